@@ -1,0 +1,38 @@
+# Headers, both libraries, the command, ferry.pc and a CMake package. The package brings the shared
+# library; static users take ferry.pc with --static, which names what libferry.a needs.
+include(CMakePackageConfigHelpers)
+
+install(DIRECTORY include/ferry DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(TARGETS ferry_shared EXPORT ferry-targets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS ferry_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS ferry RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(EXPORT ferry-targets NAMESPACE ferry:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ferry)
+
+configure_file(cmake/ferry.pc.in ferry.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferry.pc
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+configure_package_config_file(cmake/ferry-config.cmake.in ferry-config.cmake
+    INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ferry)
+write_basic_package_version_file(ferry-config-version.cmake COMPATIBILITY SameMajorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferry-config.cmake
+              ${CMAKE_CURRENT_BINARY_DIR}/ferry-config-version.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ferry)
+
+# The man pages are the --help texts, so the two cannot disagree.
+set(FERRY_MAN_PAGES)
+foreach(command "" plan info)
+    set(page ferry)
+    if(command)
+        set(page ferry-${command})
+    endif()
+    set(output ${CMAKE_CURRENT_BINARY_DIR}/man/${page}.1)
+    add_custom_command(OUTPUT ${output}
+        COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/man
+        COMMAND $<TARGET_FILE:ferry> ${command} --man > ${output}
+        DEPENDS ferry VERBATIM)
+    list(APPEND FERRY_MAN_PAGES ${output})
+endforeach()
+add_custom_target(man ALL DEPENDS ${FERRY_MAN_PAGES})
+install(FILES ${FERRY_MAN_PAGES} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

@@ -1,0 +1,15 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_BASE_CONFIG_H
+#define FY_BASE_CONFIG_H
+
+#include <ferry/config.h>
+
+#include <stddef.h>
+
+/* The value of FERRY_LOG as a ferry_log_level, FERRY_LOG_OFF when it is unset or wrong. */
+int fy_config_log_level(void);
+
+/* The value of FERRY_ISA as an fy_isa, the best one when it is unset or wrong. */
+int fy_config_isa(void);
+
+#endif

@@ -1,0 +1,166 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "base/file.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static ferry_status fail_errno(const char *path, const char *what, ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_IO, "%s: %s: %s", path, what, strerror(errno));
+}
+
+static ferry_status open_regular(const char *path, int *descriptor_out, uint64_t *bytes_out,
+                                 ferry_error *error)
+{
+    struct stat about;
+    /* Not blocking: a FIFO would wait for a writer before we could refuse it. */
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0) {
+        return fail_errno(path, "cannot be opened", error);
+    }
+    if (fstat(descriptor, &about) != 0) {
+        ferry_status status = fail_errno(path, "cannot be examined", error);
+        close(descriptor);
+        return status;
+    }
+    if (!S_ISREG(about.st_mode)) {
+        close(descriptor);
+        return fy_fail(error, FERRY_ERR_IO, "%s: is no regular file", path);
+    }
+    *descriptor_out = descriptor;
+    *bytes_out      = (uint64_t)about.st_size;
+    return FERRY_OK;
+}
+
+static ferry_status read_exactly(int descriptor, const char *path, uint64_t offset,
+                                 uint64_t n_bytes, char *bytes, ferry_error *error)
+{
+    uint64_t done = 0;
+    while (done < n_bytes) {
+        ssize_t now = pread(descriptor, bytes + done, (size_t)(n_bytes - done),
+                            (off_t)(offset + done));
+        if (now < 0 && errno == EINTR) {
+            continue;
+        }
+        if (now < 0) {
+            return fail_errno(path, "cannot be read", error);
+        }
+        if (now == 0) {
+            return fy_fail(error, FERRY_ERR_IO,
+                           "%s: ends at byte %llu, but %llu bytes at offset %llu were expected",
+                           path, (unsigned long long)(offset + done), (unsigned long long)n_bytes,
+                           (unsigned long long)offset);
+        }
+        done += (uint64_t)now;
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_file_read(const char *path, uint64_t most_bytes, char **text_out,
+                          size_t *length_out, ferry_error *error)
+{
+    int          descriptor;
+    uint64_t     n_bytes;
+    ferry_status status = open_regular(path, &descriptor, &n_bytes, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    char *text = NULL;
+    if (n_bytes > most_bytes) {
+        status = fy_fail(error, FERRY_ERR_LIMIT, "%s: has %llu bytes, more than the limit of %llu",
+                         path, (unsigned long long)n_bytes, (unsigned long long)most_bytes);
+        goto out;
+    }
+    text = fy_alloc((size_t)n_bytes + 1, 1);
+    if (text == NULL) {
+        status = fy_fail_no_memory(error, path);
+        goto out;
+    }
+    status = read_exactly(descriptor, path, 0, n_bytes, text, error);
+    if (status != FERRY_OK) {
+        goto out;
+    }
+    text[n_bytes] = '\0';
+    *text_out     = text;
+    *length_out   = (size_t)n_bytes;
+    text          = NULL;
+out:
+    fy_free(text);
+    close(descriptor);
+    return status;
+}
+
+ferry_status fy_file_read_at(const char *path, uint64_t offset, uint64_t n_bytes, char *bytes,
+                             ferry_error *error)
+{
+    int          descriptor;
+    uint64_t     file_bytes;
+    ferry_status status = open_regular(path, &descriptor, &file_bytes, error);
+    if (status == FERRY_OK) {
+        status = read_exactly(descriptor, path, offset, n_bytes, bytes, error);
+        close(descriptor);
+    }
+    return status;
+}
+
+ferry_status fy_file_size(const char *path, uint64_t *bytes_out, ferry_error *error)
+{
+    int          descriptor;
+    ferry_status status = open_regular(path, &descriptor, bytes_out, error);
+    if (status == FERRY_OK) {
+        close(descriptor);
+    }
+    return status;
+}
+
+int fy_file_write(void *stream, const char *bytes, size_t n_bytes)
+{
+    return fwrite(bytes, 1, n_bytes, stream) == n_bytes ? 0 : -1;
+}
+
+static ferry_status fill_and_sync(FILE *stream, const char *path, fy_file_fill_fn fill,
+                                  void *context, ferry_error *error)
+{
+    ferry_status status = fill(context, stream, error);
+    if (status == FERRY_OK && (fflush(stream) != 0 || fsync(fileno(stream)) != 0)) {
+        status = fail_errno(path, "cannot be written", error);
+    }
+    return status;
+}
+
+ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *context,
+                             ferry_error *error)
+{
+    size_t bytes     = strlen(path) + 32;
+    char  *temporary = fy_alloc(bytes, 1);
+    if (temporary == NULL) {
+        return fy_fail_no_memory(error, "a file name");
+    }
+    snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
+    ferry_status status;
+    FILE        *stream = fopen(temporary, "wbe");
+    if (stream == NULL) {
+        status = fail_errno(temporary, "cannot be created", error);
+        goto out;
+    }
+    status = fill_and_sync(stream, temporary, fill, context, error);
+    if (fclose(stream) != 0 && status == FERRY_OK) {
+        status = fail_errno(temporary, "cannot be written", error);
+    }
+    if (status == FERRY_OK && rename(temporary, path) != 0) {
+        status = fail_errno(path, "cannot be replaced", error);
+    }
+    if (status != FERRY_OK) {
+        unlink(temporary);
+    }
+out:
+    fy_free(temporary);
+    return status;
+}

@@ -1,0 +1,33 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_BASE_FILE_H
+#define FY_BASE_FILE_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Reads a whole regular file of at most most_bytes into memory that fy_free gives back, zero ended. */
+ferry_status fy_file_read(const char *path, uint64_t most_bytes, char **text_out,
+                          size_t *length_out, ferry_error *error);
+
+/*
+ * Reads n_bytes from the file at offset, exactly; a file that ends early is an error that says so.
+ */
+ferry_status fy_file_read_at(const char *path, uint64_t offset, uint64_t n_bytes, char *bytes,
+                             ferry_error *error);
+
+ferry_status fy_file_size(const char *path, uint64_t *bytes_out, ferry_error *error);
+
+/*
+ * Writes a file so that a reader sees the old one or the whole new one: beside it first, synced,
+ * then renamed. The writing is the caller's, through the stream.
+ */
+typedef ferry_status (*fy_file_fill_fn)(void *context, void *stream, ferry_error *error);
+ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *context,
+                             ferry_error *error);
+
+/* A ferry_write_fn whose context is a FILE. */
+int fy_file_write(void *stream, const char *bytes, size_t n_bytes);
+
+#endif

@@ -1,0 +1,107 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "base/glob.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+/* Most patterns end in a literal that decides at once: compare that first. */
+static bool tail_differs(const char *pattern, size_t pattern_length, const char *text,
+                         size_t text_length)
+{
+    while (pattern_length > 0 && text_length > 0) {
+        char wanted = pattern[--pattern_length];
+        char have   = text[--text_length];
+        if (wanted == '*') {
+            return false;
+        }
+        if (wanted != '?' && wanted != have) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool fy_glob_match(const char *pattern, size_t pattern_length, const char *text,
+                   size_t text_length)
+{
+    if (tail_differs(pattern, pattern_length, text, text_length)) {
+        return false;
+    }
+    size_t p = 0, t = 0;
+    size_t star = SIZE_MAX, resume = 0; /* where to go on when the last star must take more */
+    while (t < text_length) {
+        if (p < pattern_length && pattern[p] == '*') {
+            star   = p++;
+            resume = t;
+        } else if (p < pattern_length && (pattern[p] == '?' || pattern[p] == text[t])) {
+            p++;
+            t++;
+        } else if (star != SIZE_MAX) {
+            p = star + 1;
+            t = ++resume;
+        } else {
+            return false;
+        }
+    }
+    while (p < pattern_length && pattern[p] == '*') {
+        p++;
+    }
+    return p == pattern_length;
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool parse_digits(const char *digits, size_t length, uint64_t *number_out)
+{
+    uint64_t number = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (!fy_mul(number, 10, &number) ||
+            !fy_add(number, (uint64_t)(digits[i] - '0'), &number)) {
+            return false;
+        }
+    }
+    *number_out = number;
+    return true;
+}
+
+bool fy_glob_match_number(const char *pattern, const char *text, size_t text_length,
+                          uint64_t *number_out)
+{
+    const char *hole         = strstr(pattern, "{}");
+    size_t      left_length  = (size_t)(hole - pattern);
+    const char *right        = hole + 2;
+    size_t      right_length = strlen(right);
+    if (tail_differs(right, right_length, text, text_length)) {
+        return false;
+    }
+    for (size_t begin = 0; begin < text_length; begin++) {
+        if (!is_digit(text[begin]) || !fy_glob_match(pattern, left_length, text, begin)) {
+            continue;
+        }
+        size_t most = 1;
+        while (text[begin] != '0' && begin + most < text_length && is_digit(text[begin + most])) {
+            most++;
+        }
+        for (size_t length = most; length > 0; length--) {
+            size_t end = begin + length;
+            if (fy_glob_match(right, right_length, text + end, text_length - end) &&
+                parse_digits(text + begin, length, number_out)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+size_t fy_glob_count_numbers(const char *pattern)
+{
+    size_t count = 0;
+    for (const char *hole = pattern; (hole = strstr(hole, "{}")) != NULL; hole += 2) {
+        count++;
+    }
+    return count;
+}

@@ -1,0 +1,90 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "base/hash.h"
+
+#include "base/alloc.h"
+#include "base/cpu.h"
+#include "base/hash_isa.h"
+
+#include <stdio.h>
+#include <string.h>
+
+uint64_t fy_hash64(const void *bytes, size_t n_bytes)
+{
+    switch (fy_cpu_isa()) {
+    case FY_ISA_AVX512:
+        return fy_hash64_avx512(bytes, n_bytes);
+    case FY_ISA_AVX2:
+        return fy_hash64_avx2(bytes, n_bytes);
+    case FY_ISA_BASELINE:
+        break;
+    }
+    return fy_hash64_baseline(bytes, n_bytes);
+}
+
+fy_hash128 fy_hash128_of(const void *bytes, size_t n_bytes)
+{
+    switch (fy_cpu_isa()) {
+    case FY_ISA_AVX512:
+        return fy_hash128_avx512(bytes, n_bytes);
+    case FY_ISA_AVX2:
+        return fy_hash128_avx2(bytes, n_bytes);
+    case FY_ISA_BASELINE:
+        break;
+    }
+    return fy_hash128_baseline(bytes, n_bytes);
+}
+
+void fy_hash128_format(fy_hash128 hash, char text[33])
+{
+    snprintf(text, 33, "%016llx%016llx", (unsigned long long)hash.high,
+             (unsigned long long)hash.low);
+}
+
+static unsigned char *room(fy_digest *digest, size_t n_bytes)
+{
+    if (digest->failed || !fy_reserve((void **)&digest->bytes, &digest->capacity,
+                                      digest->used + n_bytes, 1)) {
+        digest->failed = 1;
+        return NULL;
+    }
+    digest->used += n_bytes;
+    return digest->bytes + digest->used - n_bytes;
+}
+
+void fy_digest_u64(fy_digest *digest, uint64_t value)
+{
+    unsigned char *bytes = room(digest, 8);
+    for (int i = 0; bytes != NULL && i < 8; i++) {
+        bytes[i] = (unsigned char)(value >> (8 * i));
+    }
+}
+
+void fy_digest_text(fy_digest *digest, const char *text)
+{
+    size_t length = strlen(text);
+    fy_digest_u64(digest, length);
+    unsigned char *bytes = room(digest, length);
+    if (bytes != NULL) {
+        memcpy(bytes, text, length);
+    }
+}
+
+void fy_digest_hash(fy_digest *digest, fy_hash128 hash)
+{
+    fy_digest_u64(digest, hash.low);
+    fy_digest_u64(digest, hash.high);
+}
+
+fy_hash128 fy_digest_take(fy_digest *digest)
+{
+    fy_hash128 hash = fy_hash128_of(digest->bytes == NULL ? (const void *)"" : digest->bytes,
+                                    digest->used);
+    digest->used    = 0;
+    return hash;
+}
+
+void fy_digest_cleanup(fy_digest *digest)
+{
+    fy_free(digest->bytes);
+    *digest = (fy_digest){0};
+}

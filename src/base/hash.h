@@ -1,0 +1,60 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_BASE_HASH_H
+#define FY_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * XXH3 of bytes. The results are the same on every machine; only the speed depends on the
+ * instruction set, which is chosen at start. Never hash a struct: its padding is not part of its value.
+ */
+typedef struct fy_hash128 {
+    uint64_t low;
+    uint64_t high;
+} fy_hash128;
+
+uint64_t   fy_hash64(const void *bytes, size_t n_bytes);
+fy_hash128 fy_hash128_of(const void *bytes, size_t n_bytes);
+
+/* Mixes two 64-bit numbers into one: for keys that are a few numbers. Not for digests. */
+static inline uint64_t fy_hash_mix(uint64_t a, uint64_t b)
+{
+    uint64_t x = a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2));
+    x ^= x >> 32;
+    x *= 0xd6e8feb86659fd93u;
+    x ^= x >> 32;
+    x *= 0xd6e8feb86659fd93u;
+    return x ^ (x >> 32);
+}
+
+/* Addition mod 2^128: the digest of a set is the sum of its members' hashes, in whatever order. */
+static inline fy_hash128 fy_hash128_add(fy_hash128 a, fy_hash128 b)
+{
+    fy_hash128 sum = {.low = a.low + b.low};
+    sum.high       = a.high + b.high + (sum.low < a.low);
+    return sum;
+}
+
+/* 32 hex digits, high half first, and a zero. */
+void fy_hash128_format(fy_hash128 hash, char text[33]);
+
+/*
+ * A growing record of values to be hashed at the end, each in a fixed form (little endian, texts with
+ * their length): two machines that put the same values get the same digest.
+ */
+typedef struct fy_digest {
+    unsigned char *bytes;
+    size_t         used;
+    size_t         capacity;
+    int            failed; /* an allocation failed; the digest is void */
+} fy_digest;
+
+void fy_digest_u64(fy_digest *digest, uint64_t value);
+void fy_digest_text(fy_digest *digest, const char *text);
+void fy_digest_hash(fy_digest *digest, fy_hash128 hash);
+/* Hashes what was put and starts the record anew, keeping its memory. */
+fy_hash128 fy_digest_take(fy_digest *digest);
+void       fy_digest_cleanup(fy_digest *digest);
+
+#endif

@@ -1,0 +1,191 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "base/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void fy_json_place_format(const fy_json_place *place, char *text, size_t text_bytes)
+{
+    if (place->parent == NULL) {
+        snprintf(text, text_bytes, "%s:", place->key);
+        return;
+    }
+    fy_json_place_format(place->parent, text, text_bytes);
+    size_t used = strlen(text);
+    if (place->key == NULL) {
+        snprintf(text + used, text_bytes - used, "[%zu]", place->index);
+    } else {
+        bool first = place->parent->parent == NULL;
+        snprintf(text + used, text_bytes - used, "%s%s", first ? " " : ".", place->key);
+    }
+}
+
+ferry_status fy_json_fail(const fy_json_place *place, ferry_error *error, const char *format, ...)
+{
+    char    where[300];
+    char    what[600];
+    va_list arguments;
+    fy_json_place_format(place, where, sizeof where);
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s %s", where, what);
+}
+
+ferry_status fy_json_parse(const char *text, size_t length, const char *name, json_t **json_out,
+                           ferry_error *error)
+{
+    json_error_t reason;
+    json_t      *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &reason);
+    if (json == NULL) {
+        if (json_error_code(&reason) == json_error_out_of_memory) {
+            return fy_fail_no_memory(error, "the JSON tree");
+        }
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: line %d column %d: %s", name,
+                       reason.line, reason.column, reason.text);
+    }
+    *json_out = json;
+    return FERRY_OK;
+}
+
+static const char *type_name(const json_t *json)
+{
+    switch (json_typeof(json)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number with a fraction or exponent";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    case JSON_NULL:
+        break;
+    }
+    return "null";
+}
+
+static bool is_known(const char *key, const char *const *keys)
+{
+    for (; *keys != NULL; keys++) {
+        if (strcmp(key, *keys) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void join(const char *const *keys, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+    text[0]     = '\0';
+    for (; *keys != NULL && used + 1 < text_bytes; keys++) {
+        snprintf(text + used, text_bytes - used, "%s%s", used == 0 ? "" : ", ", *keys);
+        used = strlen(text);
+    }
+}
+
+ferry_status fy_json_expect_object(const json_t *json, const fy_json_place *place,
+                                   const char *const *keys, ferry_error *error)
+{
+    if (!json_is_object(json)) {
+        return fy_json_fail(place, error, "must be an object, not %s", type_name(json));
+    }
+    for (void *i = json_object_iter((json_t *)json); i != NULL;
+         i       = json_object_iter_next((json_t *)json, i)) {
+        if (!is_known(json_object_iter_key(i), keys)) {
+            char known[300];
+            join(keys, known, sizeof known);
+            return fy_json_fail(place, error, "has the unknown key \"%s\"; known are %s",
+                                json_object_iter_key(i), known);
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_json_expect_array(const json_t *json, const fy_json_place *place,
+                                  ferry_error *error)
+{
+    if (!json_is_array(json)) {
+        return fy_json_fail(place, error, "must be an array, not %s", type_name(json));
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_json_get_string(const json_t *json, const fy_json_place *place,
+                                const char **text_out, ferry_error *error)
+{
+    if (!json_is_string(json)) {
+        return fy_json_fail(place, error, "must be a string, not %s", type_name(json));
+    }
+    *text_out = json_string_value(json);
+    return FERRY_OK;
+}
+
+ferry_status fy_json_get_bool(const json_t *json, const fy_json_place *place, bool *value_out,
+                              ferry_error *error)
+{
+    if (!json_is_boolean(json)) {
+        return fy_json_fail(place, error, "must be true or false, not %s", type_name(json));
+    }
+    *value_out = json_is_true(json);
+    return FERRY_OK;
+}
+
+ferry_status fy_json_get_integer(const json_t *json, const fy_json_place *place, int64_t least,
+                                 int64_t most, int64_t *value_out, ferry_error *error)
+{
+    if (!json_is_integer(json)) {
+        return fy_json_fail(place, error, "must be a whole number, not %s", type_name(json));
+    }
+    json_int_t value = json_integer_value(json);
+    if (value < least || value > most) {
+        return fy_json_fail(place, error, "must be from %lld to %lld, not %lld", (long long)least,
+                            (long long)most, (long long)value);
+    }
+    *value_out = value;
+    return FERRY_OK;
+}
+
+ferry_status fy_json_get_size(const json_t *json, const fy_json_place *place, uint64_t least,
+                              uint64_t most, uint64_t *value_out, ferry_error *error)
+{
+    int64_t      value  = 0;
+    int64_t      limit  = most > INT64_MAX ? INT64_MAX : (int64_t)most;
+    ferry_status status = fy_json_get_integer(json, place, (int64_t)least, limit, &value, error);
+    if (status == FERRY_OK) {
+        *value_out = (uint64_t)value;
+    }
+    return status;
+}
+
+ferry_status fy_json_get_positive(const json_t *json, const fy_json_place *place,
+                                  double *value_out, ferry_error *error)
+{
+    if (!json_is_number(json)) {
+        return fy_json_fail(place, error, "must be a number, not %s", type_name(json));
+    }
+    double value = json_number_value(json);
+    if (!(value > 0) || !isfinite(value)) {
+        return fy_json_fail(place, error, "must be above zero, not %g", value);
+    }
+    *value_out = value;
+    return FERRY_OK;
+}
+
+ferry_status fy_json_member(const json_t *object, const fy_json_place *place, const char *key,
+                            const json_t **member_out, ferry_error *error)
+{
+    const json_t *member = json_object_get(object, key);
+    if (member == NULL) {
+        return fy_json_fail(place, error, "lacks the key \"%s\"", key);
+    }
+    *member_out = member;
+    return FERRY_OK;
+}

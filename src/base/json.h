@@ -1,0 +1,54 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_BASE_JSON_H
+#define FY_BASE_JSON_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * Strict reading of JSON: what was expected and what was found is said with the place, such as
+ * source.rules[3].shard[0].dim. A place is a chain of these on the caller's stack and costs nothing
+ * until an error prints it.
+ */
+typedef struct fy_json_place {
+    const struct fy_json_place *parent; /* NULL: the document, and key is its name */
+    const char                 *key;    /* NULL: an element of an array */
+    size_t                      index;
+} fy_json_place;
+
+/* "spec: source.rules[3].dim", cut to fit. */
+void fy_json_place_format(const fy_json_place *place, char *text, size_t text_bytes);
+
+ferry_status fy_json_fail(const fy_json_place *place, ferry_error *error, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Parses a whole document; duplicate keys and anything behind it are errors. */
+ferry_status fy_json_parse(const char *text, size_t length, const char *name, json_t **json_out,
+                           ferry_error *error);
+
+/* The value must be an object and have no keys but these (NULL ends the list). */
+ferry_status fy_json_expect_object(const json_t *json, const fy_json_place *place,
+                                   const char *const *keys, ferry_error *error);
+ferry_status fy_json_expect_array(const json_t *json, const fy_json_place *place,
+                                  ferry_error *error);
+ferry_status fy_json_get_string(const json_t *json, const fy_json_place *place,
+                                const char **text_out, ferry_error *error);
+ferry_status fy_json_get_bool(const json_t *json, const fy_json_place *place, bool *value_out,
+                              ferry_error *error);
+ferry_status fy_json_get_integer(const json_t *json, const fy_json_place *place, int64_t least,
+                                 int64_t most, int64_t *value_out, ferry_error *error);
+ferry_status fy_json_get_size(const json_t *json, const fy_json_place *place, uint64_t least,
+                              uint64_t most, uint64_t *value_out, ferry_error *error);
+/* A whole or decimal number above zero. */
+ferry_status fy_json_get_positive(const json_t *json, const fy_json_place *place,
+                                  double *value_out, ferry_error *error);
+
+/* The member of an object, which must be there. */
+ferry_status fy_json_member(const json_t *object, const fy_json_place *place, const char *key,
+                            const json_t **member_out, ferry_error *error);
+
+#endif

@@ -1,0 +1,18 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_BASE_STATUS_H
+#define FY_BASE_STATUS_H
+
+#include <ferry/status.h>
+
+#include <stdarg.h>
+
+/*
+ * Writes the sentence, if the caller wants one, and returns status, so that the function that knows
+ * the cause can say `return fy_fail(error, FERRY_ERR_IO, ...)`. Callers above only forward.
+ */
+ferry_status fy_fail(ferry_error *error, ferry_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+ferry_status fy_fail_no_memory(ferry_error *error, const char *what);
+
+#endif

@@ -1,0 +1,542 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a spec to placements. Tensors that a rule cuts alike, with equal shape and stage coordinates,
+ * share a placement; tables of holders are shared by everything that uses the axes alike. So the work
+ * is one look-up per tensor and side, and one table per distinct way of placing.
+ */
+#include "model/spec.h"
+
+#include "base/checked.h"
+#include "base/glob.h"
+
+#include <string.h>
+
+typedef struct numbered {
+    fy_hash128 key;
+    uint32_t   number;
+} numbered;
+
+/* A memo from 128-bit keys to numbers. */
+typedef struct memo {
+    fy_index  index;
+    numbered *entries;
+    size_t    n_entries;
+    size_t    capacity;
+} memo;
+
+static uint32_t memo_find(const memo *m, fy_hash128 key)
+{
+    fy_index_cursor c = fy_index_first(&m->index, key.low);
+    while (c.value != FY_INDEX_NONE && m->entries[c.value].key.high != key.high) {
+        fy_index_next(&m->index, &c);
+    }
+    return c.value == FY_INDEX_NONE ? FY_NONE : m->entries[c.value].number;
+}
+
+static bool memo_add(memo *m, fy_hash128 key, uint32_t number)
+{
+    if (!fy_reserve((void **)&m->entries, &m->capacity, m->n_entries + 1, sizeof *m->entries) ||
+        !fy_index_insert(&m->index, key.low, (uint32_t)m->n_entries)) {
+        return false;
+    }
+    m->entries[m->n_entries++] = (numbered){.key = key, .number = number};
+    return true;
+}
+
+static void memo_cleanup(memo *m)
+{
+    fy_index_cleanup(&m->index);
+    fy_free(m->entries);
+}
+
+typedef struct lowering {
+    const ferry_spec *spec;
+    fy_problem       *problem;
+    fy_digest         key; /* scratch */
+    memo              splits;
+    memo              holders;
+    memo              placements;
+} lowering;
+
+/* Where one tensor lives on one side: the rule, and for each axis its coordinates if it is pinned. */
+typedef struct placing {
+    const fy_side *side;
+    const fy_rule *rule;
+    uint32_t       stage_coordinate[FY_MAX_AXES]; /* FY_NONE: no stage */
+} placing;
+
+static const fy_rule *find_rule(const fy_side *side, const char *name, size_t length)
+{
+    for (uint32_t i = 0; i < side->n_rules; i++) {
+        const fy_rule *rule = &side->rules[i];
+        if (fy_glob_match(rule->match, rule->match_length, name, length)) {
+            return rule;
+        }
+    }
+    return NULL;
+}
+
+static bool rule_pins(const fy_rule *rule, uint32_t axis)
+{
+    for (uint32_t i = 0; i < rule->n_pins; i++) {
+        if (rule->pins[i].axis == axis) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool rule_cuts(const fy_rule *rule, uint32_t axis)
+{
+    for (uint32_t i = 0; i < rule->n_shards; i++) {
+        for (uint32_t j = 0; j < rule->shards[i].n_axes; j++) {
+            if (rule->shards[i].axes[j] == axis) {
+                return true;
+            }
+        }
+    }
+    return rule->is_flat && rule->flat_axis == axis;
+}
+
+static uint32_t stage_coordinate(const fy_side *side, const fy_stage *stage, uint64_t item)
+{
+    if (stage->ends == NULL) {
+        /* item x size / count without overflow: item < count, and size is below 2^25. */
+        __extension__ typedef unsigned __int128 wide;
+        return (uint32_t)((wide)item * side->axes[stage->axis].size / stage->count);
+    }
+    uint32_t coordinate = 0;
+    while (item >= stage->ends[coordinate]) {
+        coordinate++;
+    }
+    return coordinate;
+}
+
+static ferry_status apply_stages(const fy_tensor *tensor, size_t name_length, placing *p,
+                                 ferry_error *error)
+{
+    const fy_side *side = p->side;
+    for (uint32_t i = 0; i < side->n_axes; i++) {
+        p->stage_coordinate[i] = FY_NONE;
+    }
+    for (uint32_t i = 0; i < side->n_stages; i++) {
+        const fy_stage *stage = &side->stages[i];
+        const char     *axis  = side->axes[stage->axis].name;
+        uint64_t        item;
+        if (!fy_glob_match_number(stage->match, tensor->name, name_length, &item)) {
+            continue;
+        }
+        if (item >= stage->count) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: \"%s\" is number %llu of stage \"%s\", which has %llu", side->name,
+                           tensor->name, (unsigned long long)item, stage->match,
+                           (unsigned long long)stage->count);
+        }
+        if (rule_pins(p->rule, stage->axis)) {
+            continue; /* `on` overrides */
+        }
+        if (p->stage_coordinate[stage->axis] != FY_NONE) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: two stages place \"%s\" on the axis \"%s\"", side->name,
+                           tensor->name, axis);
+        }
+        if (rule_cuts(p->rule, stage->axis)) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: \"%s\" is cut by the rule \"%s\" and placed by the stage \"%s\" on "
+                           "the same axis \"%s\"",
+                           side->name, tensor->name, p->rule->match, stage->match, axis);
+        }
+        p->stage_coordinate[stage->axis] = stage_coordinate(side, stage, item);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status check_dims(const fy_tensor *tensor, const placing *p, ferry_error *error)
+{
+    const fy_rule *rule = p->rule;
+    if (tensor->n_dims == 0 && (rule->n_shards > 0 || rule->is_flat)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: the rule \"%s\" cuts \"%s\", which is a scalar", p->side->name,
+                       rule->match, tensor->name);
+    }
+    for (uint32_t i = 0; i < rule->n_shards; i++) {
+        if (rule->shards[i].dim >= tensor->n_dims) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: the rule \"%s\" cuts dim %u of \"%s\", which has %u dimensions",
+                           p->side->name, rule->match, rule->shards[i].dim, tensor->name,
+                           tensor->n_dims);
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status make_split(const fy_shard *shard, const fy_side *side, uint64_t extent,
+                               fy_split **split_out, ferry_error *error)
+{
+    uint32_t counts[FY_MAX_AXES];
+    switch (shard->cut) {
+    case FY_CUT_EVEN:
+        return fy_split_even(extent, shard->n_parts, shard->unit, split_out, error);
+    case FY_CUT_STRIDE:
+        return fy_split_strided(extent, shard->n_parts, shard->length, shard->unit, split_out,
+                                error);
+    case FY_CUT_BLOCKS:
+        return fy_split_blocks(extent, shard->n_parts, shard->blocks, shard->n_values, shard->unit,
+                               split_out, error);
+    case FY_CUT_SIZES:
+        return fy_split_sizes(extent, shard->sizes, shard->n_values, split_out, error);
+    case FY_CUT_CYCLE:
+        return fy_split_cyclic(extent, shard->n_parts, shard->length, split_out, error);
+    case FY_CUT_NESTED:
+        break;
+    }
+    for (uint32_t i = 0; i < shard->n_axes; i++) {
+        counts[i] = side->axes[shard->axes[i]].size;
+    }
+    return fy_split_nested(extent, counts, shard->n_axes, shard->unit, split_out, error);
+}
+
+static ferry_status lower_split(lowering *l, const fy_tensor *tensor, const placing *p,
+                                const fy_shard *shard, uint32_t dim, uint32_t *number_out,
+                                ferry_error *error)
+{
+    fy_split   *split = NULL;
+    ferry_error inner;
+    uint64_t    extent = tensor->shape[dim];
+    /* A rule is one object, so its address is as good as its content. */
+    uint64_t   values[2] = {(uint64_t)(uintptr_t)shard, extent};
+    fy_hash128 key       = fy_hash128_of(values, sizeof values);
+    *number_out          = memo_find(&l->splits, key);
+    if (*number_out != FY_NONE) {
+        return FERRY_OK;
+    }
+    ferry_status status = shard == NULL ? fy_split_whole(extent, &split, &inner)
+                                        : make_split(shard, p->side, extent, &split, &inner);
+    if (status != FERRY_OK) {
+        return fy_fail(error, status, "%s: \"%s\" dim %u, rule \"%s\": %s", p->side->name,
+                       tensor->name, dim, p->rule->match, inner.message);
+    }
+    status = fy_problem_add_split(l->problem, split, number_out, error);
+    if (status == FERRY_OK && !memo_add(&l->splits, key, *number_out)) {
+        status = fy_fail_no_memory(error, "the splits");
+    }
+    return status;
+}
+
+/* What one axis does for a placement; the holders depend on nothing else. */
+typedef struct axis_role {
+    uint32_t        n_coordinates;
+    const uint32_t *coordinates; /* NULL: all */
+    uint32_t        single;      /* storage of a stage's coordinate */
+} axis_role;
+
+/* How the coordinates along the axes of one cut make a part, and the part a share of the cell. */
+typedef struct cut_role {
+    const fy_shard *shard;
+    uint32_t        n_ranks;
+    uint32_t        n_parts;
+    uint64_t        cell_weight;
+} cut_role;
+
+typedef struct cell_map {
+    const fy_side *side;
+    const fy_rule *rule;
+    axis_role      axes[FY_MAX_AXES];
+    uint32_t       n_cuts;
+    cut_role       cuts[FY_MAX_DIMS];
+    uint32_t       n_flat;
+    uint64_t       n_cells;
+    uint64_t       n_holders;
+} cell_map;
+
+static void map_axes(const placing *p, cell_map *map)
+{
+    map->n_holders = 1;
+    for (uint32_t i = 0; i < p->side->n_axes; i++) {
+        axis_role *role = &map->axes[i];
+        *role           = (axis_role){.n_coordinates = p->side->axes[i].size};
+        if (p->stage_coordinate[i] != FY_NONE) {
+            role->single        = p->stage_coordinate[i];
+            role->n_coordinates = 1;
+            role->coordinates   = &role->single;
+        }
+        for (uint32_t j = 0; j < p->rule->n_pins; j++) {
+            if (p->rule->pins[j].axis == i) {
+                role->n_coordinates = p->rule->pins[j].n_coordinates;
+                role->coordinates   = p->rule->pins[j].coordinates;
+            }
+        }
+        map->n_holders *= role->n_coordinates;
+    }
+}
+
+/* Weights so that the cell is row-major over the dimensions, the flat part fastest. */
+static void map_cells(const placing *p, uint32_t n_dims, cell_map *map)
+{
+    map->n_flat  = p->rule->is_flat ? p->side->axes[p->rule->flat_axis].size : 1;
+    map->n_cells = map->n_flat;
+    for (uint32_t d = n_dims; d > 0; d--) {
+        for (uint32_t i = 0; i < p->rule->n_shards; i++) {
+            const fy_shard *shard = &p->rule->shards[i];
+            if (shard->dim == d - 1) {
+                map->cuts[map->n_cuts++] = (cut_role){.shard       = shard,
+                                                      .n_ranks     = shard->n_ranks,
+                                                      .n_parts     = shard->n_parts,
+                                                      .cell_weight = map->n_cells};
+                map->n_cells *= shard->n_parts; /* axes are used once: at most the mesh */
+            }
+        }
+    }
+}
+
+static uint32_t cell_of(const cell_map *map, const uint32_t *coordinates)
+{
+    uint64_t cell = map->rule->is_flat ? coordinates[map->rule->flat_axis] : 0;
+    for (uint32_t i = 0; i < map->n_cuts; i++) {
+        const cut_role *cut  = &map->cuts[i];
+        uint64_t        part = 0;
+        for (uint32_t j = 0; j < cut->shard->n_axes; j++) {
+            uint32_t axis = cut->shard->axes[j];
+            part          = part * map->side->axes[axis].size + coordinates[axis];
+        }
+        cell += part * cut->n_parts / cut->n_ranks * cut->cell_weight;
+    }
+    return (uint32_t)cell;
+}
+
+static void fill_entries(const cell_map *map, fy_holder *entries)
+{
+    const fy_side *side            = map->side;
+    uint32_t       at[FY_MAX_AXES] = {0}; /* positions in the axes' coordinate lists */
+    for (uint64_t i = 0; i < map->n_holders; i++) {
+        uint32_t coordinates[FY_MAX_AXES];
+        uint32_t index = 0;
+        for (uint32_t a = 0; a < side->n_axes; a++) {
+            const axis_role *role = &map->axes[a];
+            coordinates[a]        = role->coordinates == NULL ? at[a] : role->coordinates[at[a]];
+            index                 = index * side->axes[a].size + coordinates[a];
+        }
+        entries[i].rank = side->ranks == NULL ? side->first_rank + index : side->ranks[index];
+        entries[i].cell = cell_of(map, coordinates);
+        for (uint32_t a = side->n_axes; a > 0; a--) {
+            if (++at[a - 1] < map->axes[a - 1].n_coordinates) {
+                break;
+            }
+            at[a - 1] = 0;
+        }
+    }
+}
+
+static fy_hash128 holders_key(lowering *l, const cell_map *map)
+{
+    fy_digest *key = &l->key;
+    fy_digest_u64(key, (uintptr_t)map->side);
+    for (uint32_t a = 0; a < map->side->n_axes; a++) {
+        const axis_role *role = &map->axes[a];
+        fy_digest_u64(key, role->n_coordinates);
+        for (uint32_t i = 0; role->coordinates != NULL && i < role->n_coordinates; i++) {
+            fy_digest_u64(key, role->coordinates[i]);
+        }
+        fy_digest_u64(key, role->coordinates != NULL);
+    }
+    for (uint32_t i = 0; i < map->n_cuts; i++) {
+        fy_digest_u64(key, map->cuts[i].n_parts);
+        fy_digest_u64(key, map->cuts[i].shard->n_axes);
+        for (uint32_t j = 0; j < map->cuts[i].shard->n_axes; j++) {
+            fy_digest_u64(key, map->cuts[i].shard->axes[j]);
+        }
+    }
+    fy_digest_u64(key, map->rule->is_flat ? map->rule->flat_axis : UINT64_MAX);
+    return fy_digest_take(key);
+}
+
+static ferry_status lower_holders(lowering *l, const fy_tensor *tensor, const placing *p,
+                                  uint32_t *number_out, ferry_error *error)
+{
+    cell_map map = {.side = p->side, .rule = p->rule};
+    map_axes(p, &map);
+    map_cells(p, tensor->n_dims, &map);
+    fy_hash128 key = holders_key(l, &map);
+    *number_out    = memo_find(&l->holders, key);
+    if (*number_out != FY_NONE) {
+        return FERRY_OK;
+    }
+    fy_holders *holders = NULL;
+    fy_holder  *entries = fy_alloc((size_t)map.n_holders, sizeof *entries);
+    if (entries == NULL) {
+        return fy_fail_no_memory(error, "the holders of a tensor");
+    }
+    fill_entries(&map, entries);
+    ferry_status status = fy_holders_create((uint32_t)map.n_cells, entries, (size_t)map.n_holders,
+                                            &holders, error);
+    fy_free(entries);
+    if (status == FERRY_OK) {
+        status = fy_problem_add_holders(l->problem, holders, number_out, error);
+    }
+    if (status == FERRY_OK && !memo_add(&l->holders, key, *number_out)) {
+        status = fy_fail_no_memory(error, "the tables of holders");
+    }
+    return status;
+}
+
+/* Given flat sizes must fit every shard that they cut. */
+static ferry_status check_flat_sizes(const lowering *l, const fy_tensor *tensor, const placing *p,
+                                     const fy_layout *layout, uint32_t n_cells, ferry_error *error)
+{
+    uint64_t sum = 0;
+    for (uint32_t f = 0; f < layout->n_flat; f++) {
+        if (!fy_add(sum, layout->flat_sizes[f], &sum)) {
+            sum = UINT64_MAX;
+        }
+    }
+    for (uint32_t cell = 0; cell < n_cells; cell += layout->n_flat) {
+        uint32_t parts[FY_MAX_DIMS + 1];
+        uint64_t shape[FY_MAX_DIMS];
+        fy_layout_parts(l->problem, layout, cell, parts);
+        uint64_t n_elements = fy_layout_shard(l->problem, layout, parts, shape);
+        if (n_elements != sum) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: \"%s\", rule \"%s\": the flat sizes sum to %llu, but a shard has "
+                           "%llu elements",
+                           p->side->name, tensor->name, p->rule->match, (unsigned long long)sum,
+                           (unsigned long long)n_elements);
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const placing *p,
+                                   uint32_t *number_out, ferry_error *error)
+{
+    fy_layout layout = {.n_dims = tensor->n_dims};
+    uint32_t  holders;
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        const fy_shard *shard = NULL;
+        for (uint32_t i = 0; i < p->rule->n_shards; i++) {
+            if (p->rule->shards[i].dim == d) {
+                shard = &p->rule->shards[i];
+            }
+        }
+        layout.shape[d]     = tensor->shape[d];
+        ferry_status status = lower_split(l, tensor, p, shard, d, &layout.split[d], error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    if (p->rule->is_flat) {
+        layout.n_flat     = p->side->axes[p->rule->flat_axis].size;
+        layout.flat_sizes = p->rule->flat_sizes;
+    }
+    ferry_status status = lower_holders(l, tensor, p, &holders, error);
+    if (status == FERRY_OK && layout.flat_sizes != NULL) {
+        status = check_flat_sizes(l, tensor, p, &layout, l->problem->holders[holders]->n_cells,
+                                  error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_problem_add_placement(l->problem, &layout, holders, NULL, number_out, error);
+    }
+    return status;
+}
+
+static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_side *side,
+                                 uint32_t *placement_out, ferry_error *error)
+{
+    size_t  length = strlen(tensor->name);
+    placing p      = {.side = side, .rule = find_rule(side, tensor->name, length)};
+    if (p.rule == NULL) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: no rule matches \"%s\"; a last rule {\"match\": \"*\"} would replicate it",
+                       side->name, tensor->name);
+    }
+    *placement_out = FY_NONE;
+    if (p.rule->skip) {
+        return FERRY_OK;
+    }
+    ferry_status status = check_dims(tensor, &p, error);
+    if (status == FERRY_OK) {
+        status = apply_stages(tensor, length, &p, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    uint64_t values[2 + FY_MAX_DIMS + FY_MAX_AXES] = {(uintptr_t)p.rule, tensor->n_dims};
+    size_t   n                                     = 2;
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        values[n++] = tensor->shape[d];
+    }
+    for (uint32_t a = 0; a < side->n_axes; a++) {
+        values[n++] = p.stage_coordinate[a];
+    }
+    fy_hash128 key = fy_hash128_of(values, n * sizeof *values);
+    *placement_out = memo_find(&l->placements, key);
+    if (*placement_out != FY_NONE) {
+        return FERRY_OK;
+    }
+    status = make_placement(l, tensor, &p, placement_out, error);
+    if (status == FERRY_OK && !memo_add(&l->placements, key, *placement_out)) {
+        status = fy_fail_no_memory(error, "the placements");
+    }
+    return status;
+}
+
+static uint32_t world_of(const fy_side *side)
+{
+    if (side->ranks == NULL) {
+        return side->first_rank + side->n_ranks;
+    }
+    uint32_t highest = 0;
+    for (uint32_t i = 0; i < side->n_ranks; i++) {
+        highest = side->ranks[i] > highest ? side->ranks[i] : highest;
+    }
+    return highest + 1;
+}
+
+static ferry_status lower_all(lowering *l, ferry_error *error)
+{
+    const ferry_spec *spec    = l->spec;
+    fy_problem       *problem = l->problem;
+    for (uint32_t t = 0; t < spec->n_tensors; t++) {
+        fy_tensor   *tensor = &problem->tensors[t];
+        ferry_status status = FERRY_OK;
+        if (tensor->n_feeds == 0) { /* a tensor with sources is not placed at the source */
+            status = lower_tensor(l, tensor, &spec->source, &tensor->src, error);
+        }
+        if (status == FERRY_OK) {
+            status = lower_tensor(l, tensor, &spec->destination, &tensor->dst, error);
+        }
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_spec_lower(const ferry_spec *spec, fy_problem *problem, ferry_error *error)
+{
+    lowering l = {.spec = spec, .problem = problem};
+    *problem   = (fy_problem){.n_tensors = spec->n_tensors, .cluster = spec->cluster};
+    problem->n_ranks =
+        (uint32_t)fy_max(world_of(&spec->source), world_of(&spec->destination));
+    problem->tensors = fy_alloc(spec->n_tensors, sizeof *problem->tensors);
+    ferry_status status;
+    if (problem->tensors == NULL) {
+        status = fy_fail_no_memory(error, "the tensors");
+        goto out;
+    }
+    if (spec->n_tensors > 0) {
+        memcpy(problem->tensors, spec->tensors, spec->n_tensors * sizeof *problem->tensors);
+    }
+    status = lower_all(&l, error);
+    if (status == FERRY_OK && l.key.failed) {
+        status = fy_fail_no_memory(error, "the tables of holders");
+    }
+out:
+    memo_cleanup(&l.splits);
+    memo_cleanup(&l.holders);
+    memo_cleanup(&l.placements);
+    fy_digest_cleanup(&l.key);
+    if (status != FERRY_OK) {
+        fy_problem_cleanup(problem);
+    }
+    return status;
+}

@@ -1,0 +1,139 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_MODEL_PROBLEM_H
+#define FY_MODEL_PROBLEM_H
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "base/index.h"
+#include "base/status.h"
+#include "layout/box.h"
+#include "layout/split.h"
+#include "model/holders.h"
+
+#include <ferry/dtype.h>
+
+/*
+ * What a planner gets, whichever way it was described: tensors, and for each side of each tensor a
+ * placement. Specs and per-rank metadata both lower to this. Splits, tables of holders and placements
+ * are interned: the thousands of parameters that are placed alike share one, and numbers stand for them.
+ */
+#define FY_NONE UINT32_MAX
+
+/* The geometry of one side: one split per dimension, then perhaps a flat cut of the local shard. */
+typedef struct fy_layout {
+    uint32_t        n_dims;
+    uint32_t        n_flat; /* parts of the flat cut; 0: not flat */
+    uint64_t        shape[FY_MAX_DIMS];
+    uint32_t        split[FY_MAX_DIMS]; /* numbers of splits */
+    const uint64_t *flat_sizes;         /* [n_flat]; NULL: the chunk rule */
+} fy_layout;
+
+/*
+ * The reference's way to choose a source replica needs groups that the geometry does not show. One of
+ * these belongs to every source placement; see fy_seed_sender.
+ */
+typedef struct fy_seed fy_seed;
+
+typedef struct fy_placement {
+    fy_layout      layout;
+    uint32_t       holders;
+    fy_hash128     hash; /* of what each rank holds, however it was described */
+    const fy_seed *seed; /* explicit groups; NULL: replicas of the mesh are the DP groups */
+} fy_placement;
+
+/* Box (begin, shape) of a source tensor fills the box of the same shape that starts at `at`. */
+typedef struct fy_feed {
+    uint32_t tensor;
+    uint64_t begin[FY_MAX_DIMS];
+    uint64_t at[FY_MAX_DIMS];
+    uint64_t shape[FY_MAX_DIMS];
+} fy_feed;
+
+typedef struct fy_tensor {
+    const char     *name;
+    const uint64_t *shape;
+    ferry_dtype     dtype;
+    uint32_t        n_dims;
+    uint32_t        src;     /* placement, or FY_NONE: the source side does not have it */
+    uint32_t        dst;     /* placement, or FY_NONE */
+    uint32_t        n_feeds; /* 0: it is fed from itself */
+    const fy_feed  *feeds;
+} fy_tensor;
+
+/* Rates in bytes per second. */
+typedef struct fy_node_rate {
+    uint32_t node;
+    double   rank_rate;
+    double   node_rate;
+} fy_node_rate;
+
+typedef struct fy_cluster {
+    bool          present;
+    uint32_t      ranks_per_node;
+    double        rank_rate;
+    double        node_rate;
+    double        latency_s;
+    size_t        n_overrides;
+    fy_node_rate *overrides; /* by ascending node */
+} fy_cluster;
+
+typedef struct fy_problem {
+    fy_arena      arena;
+    fy_tensor    *tensors;
+    uint32_t      n_tensors;
+    uint32_t      n_ranks; /* the world is 0 .. n_ranks - 1 */
+    fy_cluster    cluster;
+    fy_split    **splits;
+    size_t        n_splits, split_capacity;
+    fy_holders  **holders;
+    size_t        n_holders, holders_capacity;
+    fy_placement *placements;
+    size_t        n_placements, placement_capacity;
+    fy_index      split_index;
+    fy_index      holders_index;
+    fy_index      placement_index;
+    /* Each destination rank's own parameter order, when ranks disagree; NULL: the order of tensors. */
+    const uint32_t *const *rank_order;
+} fy_problem;
+
+void fy_problem_cleanup(fy_problem *problem);
+
+/* Takes the split over, also on failure; the number of an equal one if there is one. */
+ferry_status fy_problem_add_split(fy_problem *problem, fy_split *split, uint32_t *number_out,
+                                  ferry_error *error);
+ferry_status fy_problem_add_holders(fy_problem *problem, fy_holders *holders, uint32_t *number_out,
+                                    ferry_error *error);
+ferry_status fy_problem_add_placement(fy_problem *problem, const fy_layout *layout,
+                                      uint32_t holders, const fy_seed *seed, uint32_t *number_out,
+                                      ferry_error *error);
+
+static inline const fy_split *fy_problem_split(const fy_problem *problem, const fy_layout *layout,
+                                               uint32_t dim)
+{
+    return problem->splits[layout->split[dim]];
+}
+
+static inline const fy_holders *fy_problem_holders(const fy_problem *problem, uint32_t placement)
+{
+    return problem->holders[problem->placements[placement].holders];
+}
+
+/* The part of each dimension, and the flat part last, of a cell of a placement. */
+void fy_layout_parts(const fy_problem *problem, const fy_layout *layout, uint32_t cell,
+                     uint32_t parts_out[FY_MAX_DIMS + 1]);
+
+/* The shape of a cell's shard before flattening; returns its elements. */
+uint64_t fy_layout_shard(const fy_problem *problem, const fy_layout *layout,
+                         const uint32_t *parts, uint64_t shape_out[FY_MAX_DIMS]);
+
+/* The range [begin, end) of the flat part in a shard of n_elements. */
+void fy_layout_flat_range(const fy_layout *layout, uint32_t flat_part, uint64_t n_elements,
+                          uint64_t *begin_out, uint64_t *end_out);
+
+/* Bytes of n_elements; exact where they end on a byte. */
+static inline uint64_t fy_bytes(uint64_t n_elements, uint32_t element_bits)
+{
+    return element_bits % 8 == 0 ? n_elements * (element_bits / 8) : n_elements * element_bits / 8;
+}
+
+#endif

@@ -1,0 +1,35 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_MODEL_SEED_H
+#define FY_MODEL_SEED_H
+
+#include "model/group.h"
+#include "model/holders.h"
+#include "model/problem.h"
+
+/*
+ * Groups for the seed policy that were given, not derived from a mesh. Of a source placement: its DP
+ * groups in sorted order (buckets), and for each the tensor-parallel group of its first entry, by part.
+ * Of a destination placement: each rank's DP group and its place in it.
+ */
+typedef struct fy_seed_rank {
+    uint32_t           rank;
+    uint32_t           dp_index;
+    const ferry_group *dp_group; /* may be NULL */
+} fy_seed_rank;
+
+struct fy_seed {
+    uint32_t            n_buckets;
+    uint32_t            n_cells;
+    const uint32_t     *senders;   /* [n_buckets * n_cells] */
+    const ferry_group **bucket_dp; /* [n_buckets] may hold NULL */
+    bool                is_tp;     /* a side is cut: no round robin over the DP group */
+    uint32_t            n_ranks;
+    const fy_seed_rank *ranks; /* by ascending rank */
+};
+
+uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, uint32_t cell, uint32_t rank);
+
+/* For holders of a mesh: the replica number that represents each bucket. */
+ferry_status fy_seed_prepare(fy_holders *holders, ferry_error *error);
+
+#endif

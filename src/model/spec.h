@@ -1,0 +1,132 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_MODEL_SPEC_H
+#define FY_MODEL_SPEC_H
+
+#include "base/alloc.h"
+#include "base/json.h"
+#include "model/problem.h"
+
+#include <ferry/spec.h>
+
+#include <stdatomic.h>
+
+/* A parsed ferry.spec/1. Everything lives in the arena; nothing changes after parsing. */
+
+typedef enum fy_cut {
+    FY_CUT_EVEN,
+    FY_CUT_STRIDE,
+    FY_CUT_BLOCKS,
+    FY_CUT_SIZES,
+    FY_CUT_CYCLE,
+    FY_CUT_NESTED,
+} fy_cut;
+
+typedef struct fy_shard {
+    uint32_t  dim;
+    uint32_t  n_axes; /* slowest first */
+    uint32_t *axes;
+    uint32_t  n_ranks; /* along the axes: the product of their sizes */
+    uint32_t  n_parts; /* the split's; fewer than n_ranks when neighbours replicate */
+    fy_cut    cut;
+    uint64_t  unit;
+    uint64_t  length; /* stride or cycle */
+    fy_block *blocks;
+    uint64_t *sizes;
+    size_t    n_values; /* of blocks or sizes */
+} fy_shard;
+
+/* Coordinates of one axis on which a tensor lives. */
+typedef struct fy_pin {
+    uint32_t  axis;
+    uint32_t  n_coordinates;
+    uint32_t *coordinates;
+} fy_pin;
+
+typedef struct fy_rule {
+    const char *match;
+    size_t      match_length;
+    bool        skip;
+    uint32_t    n_shards;
+    fy_shard   *shards;
+    uint32_t    n_pins;
+    fy_pin     *pins;
+    bool        is_flat;
+    uint32_t    flat_axis;
+    uint64_t   *flat_sizes; /* NULL: the chunk rule */
+} fy_rule;
+
+typedef struct fy_stage {
+    const char *match;
+    uint32_t    axis;
+    uint64_t    count;
+    uint64_t   *ends; /* running sums of `sizes`, per coordinate; NULL: even by count */
+} fy_stage;
+
+typedef struct fy_axis {
+    const char *name;
+    uint32_t    size;
+} fy_axis;
+
+typedef struct fy_side {
+    const char *name; /* "source" or "destination" */
+    uint32_t    n_axes;
+    fy_axis    *axes; /* slowest first */
+    uint32_t    n_ranks;
+    uint32_t    first_rank;
+    uint32_t   *ranks; /* NULL: first_rank + index */
+    uint32_t    n_stages;
+    fy_stage   *stages;
+    uint32_t    n_rules;
+    fy_rule    *rules;
+} fy_side;
+
+struct ferry_spec {
+    _Atomic uint32_t references;
+    fy_arena    arena;
+    char       *text; /* the whole spec, its model expanded: what a saved plan keeps */
+    fy_tensor  *tensors;
+    uint32_t    n_tensors;
+    size_t      tensor_capacity;
+    fy_index    names;
+    fy_side     source;
+    fy_side     destination;
+    fy_cluster  cluster;
+};
+
+enum {
+    FY_MAX_AXES    = 16,
+    FY_MAX_TENSORS = 1 << 22,
+    /* The boxes that one tensor is assembled from. */
+    FY_MAX_FEEDS = 1 << 14,
+};
+
+/* Another reference; each is given back with ferry_spec_destroy. */
+const ferry_spec *fy_spec_retain(const ferry_spec *spec);
+
+/* Parses a document whose "model", if it had one, is "tensors" by now. */
+ferry_status fy_spec_from_json(const json_t *root, const char *name, ferry_spec **spec_out,
+                               ferry_error *error);
+
+/* The parts of it, one file each. */
+ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,
+                                fy_side *side, ferry_error *error);
+ferry_status fy_spec_parse_rule(ferry_spec *spec, const fy_side *side, const json_t *json,
+                                const fy_json_place *place, fy_rule *rule, ferry_error *error);
+ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json,
+                                   const fy_json_place *place, ferry_error *error);
+ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json,
+                                   const fy_json_place *place, ferry_error *error);
+
+/* The axis that a JSON string names. */
+ferry_status fy_spec_find_axis(const fy_side *side, const json_t *json, const fy_json_place *place,
+                               uint32_t *axis_out, ferry_error *error);
+
+/* The number of the tensor of this name, or FY_NONE. */
+uint32_t fy_spec_find_tensor(const ferry_spec *spec, const char *name);
+
+/*
+ * Lowers both sides. The problem borrows names and shapes from the spec, which must outlive it.
+ */
+ferry_status fy_spec_lower(const ferry_spec *spec, fy_problem *problem, ferry_error *error);
+
+#endif

@@ -1,0 +1,522 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* The tensors of a spec: repeated entries are expanded, sources resolved and their tilings checked. */
+#include "model/spec.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A name whose {0}, {1} ... stand for the numbers of a repeated entry. */
+enum { MAX_COUNTS = 8, MAX_NAME_BYTES = 4096 };
+
+typedef struct repeat {
+    size_t   n_counts;
+    uint64_t counts[MAX_COUNTS];
+    uint64_t at[MAX_COUNTS];
+} repeat;
+
+/* Whether "{k}" stands at text, with k below the number of counts. */
+static bool read_hole(const char *text, const repeat *numbers, size_t *index_out)
+{
+    if (text[0] != '{' || text[1] < '0' || text[1] > '9' || text[2] != '}') {
+        return false;
+    }
+    *index_out = (size_t)(text[1] - '0');
+    return *index_out < numbers->n_counts;
+}
+
+static ferry_status expand_name(const char *pattern, const repeat *numbers, char *name,
+                                size_t *length_out, const fy_json_place *place, ferry_error *error)
+{
+    size_t used = 0;
+    while (*pattern != '\0') {
+        size_t index;
+        if (used + 24 > MAX_NAME_BYTES) {
+            return fy_json_fail(place, error, "has a name of more than %d bytes",
+                                MAX_NAME_BYTES - 24);
+        }
+        if (numbers->n_counts > 0 && read_hole(pattern, numbers, &index)) {
+            used += (size_t)snprintf(name + used, 24, "%llu",
+                                     (unsigned long long)numbers->at[index]);
+            pattern += 3;
+        } else {
+            name[used++] = *pattern++;
+        }
+    }
+    name[used]  = '\0';
+    *length_out = used;
+    return FERRY_OK;
+}
+
+/* A count whose number stands nowhere in the name would make the same tensor again. */
+static ferry_status check_holes(const char *name, const repeat *numbers,
+                                const fy_json_place *place, ferry_error *error)
+{
+    for (size_t i = 0; i < numbers->n_counts; i++) {
+        char hole[24];
+        snprintf(hole, sizeof hole, "{%zu}", i);
+        if (strstr(name, hole) == NULL) {
+            return fy_json_fail(place, error, "name \"%s\" lacks %s for count number %zu", name,
+                                hole, i);
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status parse_counts(const json_t *json, const fy_json_place *place, repeat *numbers,
+                                 ferry_error *error)
+{
+    uint64_t     total  = 1;
+    ferry_status status = fy_json_expect_array(json, place, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    numbers->n_counts = json_array_size(json);
+    if (numbers->n_counts == 0 || numbers->n_counts > MAX_COUNTS) {
+        return fy_json_fail(place, error, "must have from 1 to %d numbers, not %zu", MAX_COUNTS,
+                            numbers->n_counts);
+    }
+    for (size_t i = 0; i < numbers->n_counts; i++) {
+        fy_json_place at = {.parent = place, .index = i};
+        status = fy_json_get_size(json_array_get(json, i), &at, 1, INT64_MAX, &numbers->counts[i],
+                                  error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        if (!fy_mul(total, numbers->counts[i], &total) || total > FY_MAX_TENSORS) {
+            return fy_json_fail(place, error, "makes more than %d tensors", FY_MAX_TENSORS);
+        }
+    }
+    return FERRY_OK;
+}
+
+static bool next_numbers(repeat *numbers)
+{
+    for (size_t i = numbers->n_counts; i > 0; i--) {
+        if (++numbers->at[i - 1] < numbers->counts[i - 1]) {
+            return true;
+        }
+        numbers->at[i - 1] = 0;
+    }
+    return false;
+}
+
+/* The bytes of a shape must be countable in 63 bits, with empty dimensions taken as 1. */
+static ferry_status check_size(const uint64_t *shape, uint32_t n_dims, ferry_dtype dtype,
+                               const fy_json_place *place, ferry_error *error)
+{
+    uint64_t bits = dtype.element_bits;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        if (!fy_mul(bits, fy_max(shape[d], 1), &bits) || bits > INT64_MAX) {
+            return fy_json_fail(place, error, "has more than 2^63 bits");
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status parse_extents(fy_arena *arena, const json_t *json, const fy_json_place *place,
+                                  uint64_t **extents_out, uint32_t *n_out, ferry_error *error)
+{
+    ferry_status status = fy_json_expect_array(json, place, error);
+    if (status == FERRY_OK && json_array_size(json) > FY_MAX_DIMS) {
+        status = fy_json_fail(place, error, "has %zu dimensions, more than the limit of %d",
+                              json_array_size(json), FY_MAX_DIMS);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    uint32_t  n       = (uint32_t)json_array_size(json);
+    uint64_t *extents = fy_arena_alloc(arena, n, sizeof *extents);
+    if (extents == NULL) {
+        return fy_fail_no_memory(error, "a shape");
+    }
+    for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
+        fy_json_place at = {.parent = place, .index = i};
+        status = fy_json_get_size(json_array_get(json, i), &at, 0, INT64_MAX, &extents[i], error);
+    }
+    *extents_out = extents;
+    *n_out       = n;
+    return status;
+}
+
+static ferry_status add_tensor(ferry_spec *spec, const fy_tensor *like, const char *name,
+                               size_t length, const fy_json_place *place, ferry_error *error)
+{
+    if (length == 0) {
+        return fy_json_fail(place, error, "has an empty name");
+    }
+    if (fy_spec_find_tensor(spec, name) != FY_NONE) {
+        return fy_json_fail(place, error, "names the tensor \"%s\" again", name);
+    }
+    if (spec->n_tensors == FY_MAX_TENSORS) {
+        return fy_json_fail(place, error, "is beyond the limit of %d tensors", FY_MAX_TENSORS);
+    }
+    char *copy = fy_arena_copy(&spec->arena, name, length);
+    if (copy == NULL ||
+        !fy_reserve((void **)&spec->tensors, &spec->tensor_capacity, spec->n_tensors + 1u,
+                    sizeof *spec->tensors) ||
+        !fy_index_insert(&spec->names, fy_hash64(name, length), spec->n_tensors)) {
+        return fy_fail_no_memory(error, "the tensors");
+    }
+    fy_tensor *tensor = &spec->tensors[spec->n_tensors++];
+    *tensor           = *like;
+    tensor->name      = copy;
+    return FERRY_OK;
+}
+
+typedef struct entry {
+    const char   *name;
+    const json_t *source;
+    fy_tensor     tensor;
+    repeat        numbers;
+} entry;
+
+static ferry_status parse_entry(ferry_spec *spec, const json_t *json, const fy_json_place *place,
+                                entry *entry_out, ferry_error *error)
+{
+    static const char *const keys[] = {"name", "shape", "dtype", "count", "source", NULL};
+    const json_t            *member = NULL;
+    const char              *dtype = NULL;
+    uint64_t                *shape = NULL;
+    fy_json_place            name_at  = {.parent = place, .key = "name"};
+    fy_json_place            shape_at = {.parent = place, .key = "shape"};
+    fy_json_place            dtype_at = {.parent = place, .key = "dtype"};
+    fy_json_place            count_at = {.parent = place, .key = "count"};
+    ferry_error              inner;
+    *entry_out          = (entry){.tensor = {.src = FY_NONE, .dst = FY_NONE}};
+    ferry_status status = fy_json_expect_object(json, place, keys, error);
+    if (status == FERRY_OK &&
+        (status = fy_json_member(json, place, "name", &member, error)) == FERRY_OK) {
+        status = fy_json_get_string(member, &name_at, &entry_out->name, error);
+    }
+    if (status == FERRY_OK &&
+        (status = fy_json_member(json, place, "shape", &member, error)) == FERRY_OK) {
+        status = parse_extents(&spec->arena, member, &shape_at, &shape, &entry_out->tensor.n_dims,
+                               error);
+        entry_out->tensor.shape = shape;
+    }
+    if (status == FERRY_OK &&
+        (status = fy_json_member(json, place, "dtype", &member, error)) == FERRY_OK) {
+        status = fy_json_get_string(member, &dtype_at, &dtype, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (ferry_dtype_parse(dtype, &entry_out->tensor.dtype, &inner) != FERRY_OK) {
+        return fy_json_fail(&dtype_at, error, "%s", inner.message);
+    }
+    status = check_size(entry_out->tensor.shape, entry_out->tensor.n_dims, entry_out->tensor.dtype,
+                        &shape_at, error);
+    member = json_object_get(json, "count");
+    if (status == FERRY_OK && member != NULL) {
+        status = parse_counts(member, &count_at, &entry_out->numbers, error);
+    }
+    if (status == FERRY_OK) {
+        status = check_holes(entry_out->name, &entry_out->numbers, &name_at, error);
+    }
+    entry_out->source = json_object_get(json, "source");
+    return status;
+}
+
+/* Adds every tensor of an entry; their sources follow when all names are known. */
+static ferry_status add_entry(ferry_spec *spec, entry *e, const fy_json_place *place,
+                              ferry_error *error)
+{
+    char   name[MAX_NAME_BYTES];
+    size_t length;
+    do {
+        ferry_status status = expand_name(e->name, &e->numbers, name, &length, place, error);
+        if (status == FERRY_OK) {
+            status = add_tensor(spec, &e->tensor, name, length, place, error);
+        }
+        if (status != FERRY_OK) {
+            return status;
+        }
+    } while (next_numbers(&e->numbers));
+    return FERRY_OK;
+}
+
+static ferry_status find_source(const ferry_spec *spec, const fy_tensor *tensor, const char *pattern,
+                                const repeat *numbers, const fy_json_place *place,
+                                uint32_t *number_out, ferry_error *error)
+{
+    char         name[MAX_NAME_BYTES];
+    size_t       length;
+    ferry_status status = expand_name(pattern, numbers, name, &length, place, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    uint32_t number = fy_spec_find_tensor(spec, name);
+    if (number == FY_NONE) {
+        return fy_json_fail(place, error, "of \"%s\" names \"%s\", which is no entry of tensors",
+                            tensor->name, name);
+    }
+    const fy_tensor *source = &spec->tensors[number];
+    if (source->dtype.kind != tensor->dtype.kind ||
+        source->dtype.element_bits != tensor->dtype.element_bits) {
+        char have[FERRY_DTYPE_TEXT_BYTES], want[FERRY_DTYPE_TEXT_BYTES];
+        ferry_dtype_format(source->dtype, have);
+        ferry_dtype_format(tensor->dtype, want);
+        return fy_json_fail(place, error, "of \"%s\" (%s) names \"%s\", which is %s; dtypes must agree",
+                            tensor->name, want, name, have);
+    }
+    *number_out = number;
+    return FERRY_OK;
+}
+
+static ferry_status tie(const ferry_spec *spec, const fy_tensor *tensor, const char *pattern,
+                        const repeat *numbers, const fy_json_place *place, fy_feed *feed,
+                        ferry_error *error)
+{
+    ferry_status status =
+        find_source(spec, tensor, pattern, numbers, place, &feed->tensor, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    const fy_tensor *source = &spec->tensors[feed->tensor];
+    bool             same   = source->n_dims == tensor->n_dims;
+    for (uint32_t d = 0; same && d < tensor->n_dims; d++) {
+        same           = source->shape[d] == tensor->shape[d];
+        feed->shape[d] = tensor->shape[d];
+    }
+    if (!same) {
+        return fy_json_fail(place, error, "of \"%s\" names \"%s\", whose shape differs",
+                            tensor->name, source->name);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status parse_corner(const json_t *json, const fy_json_place *place, const char *key,
+                                 uint32_t n_dims, uint64_t values[FY_MAX_DIMS], ferry_error *error)
+{
+    const json_t *member = NULL;
+    fy_json_place at     = {.parent = place, .key = key};
+    ferry_status  status = fy_json_member(json, place, key, &member, error);
+    if (status == FERRY_OK) {
+        status = fy_json_expect_array(member, &at, error);
+    }
+    if (status == FERRY_OK && json_array_size(member) != n_dims) {
+        status = fy_json_fail(&at, error, "has %zu numbers, but the tensor has %u dimensions",
+                              json_array_size(member), n_dims);
+    }
+    for (uint32_t d = 0; d < n_dims && status == FERRY_OK; d++) {
+        fy_json_place number_at = {.parent = &at, .index = d};
+        status = fy_json_get_size(json_array_get(member, d), &number_at, 0, INT64_MAX, &values[d],
+                                  error);
+    }
+    return status;
+}
+
+static ferry_status check_inside(const char *name, const uint64_t *shape, const uint64_t *begin,
+                                 const uint64_t *length, uint32_t n_dims,
+                                 const fy_json_place *place, ferry_error *error)
+{
+    for (uint32_t d = 0; d < n_dims; d++) {
+        if (begin[d] + length[d] > shape[d]) { /* both below 2^63 */
+            return fy_json_fail(place, error,
+                                "reaches from %llu to %llu on dim %u of \"%s\", whose extent is %llu",
+                                (unsigned long long)begin[d],
+                                (unsigned long long)(begin[d] + length[d]), d, name,
+                                (unsigned long long)shape[d]);
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, const json_t *json,
+                               const repeat *numbers, const fy_json_place *place, fy_feed *feed,
+                               ferry_error *error)
+{
+    static const char *const keys[]    = {"tensor", "begin", "shape", "at", NULL};
+    const json_t            *member    = NULL;
+    const char              *name      = NULL;
+    fy_json_place            tensor_at = {.parent = place, .key = "tensor"};
+    ferry_status             status    = fy_json_expect_object(json, place, keys, error);
+    if (status == FERRY_OK) {
+        status = fy_json_member(json, place, "tensor", &member, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_json_get_string(member, &tensor_at, &name, error);
+    }
+    if (status == FERRY_OK) {
+        status = find_source(spec, tensor, name, numbers, &tensor_at, &feed->tensor, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    const fy_tensor *source = &spec->tensors[feed->tensor];
+    uint32_t         n_dims = tensor->n_dims;
+    if (source->n_dims != n_dims) {
+        return fy_json_fail(place, error, "\"%s\" has %u dimensions, but \"%s\" has %u",
+                            source->name, source->n_dims, tensor->name, n_dims);
+    }
+    status = parse_corner(json, place, "begin", n_dims, feed->begin, error);
+    if (status == FERRY_OK) {
+        status = parse_corner(json, place, "shape", n_dims, feed->shape, error);
+    }
+    if (status == FERRY_OK) {
+        status = parse_corner(json, place, "at", n_dims, feed->at, error);
+    }
+    if (status == FERRY_OK) {
+        status = check_inside(source->name, source->shape, feed->begin, feed->shape, n_dims, place,
+                              error);
+    }
+    if (status == FERRY_OK) {
+        status =
+            check_inside(tensor->name, tensor->shape, feed->at, feed->shape, n_dims, place, error);
+    }
+    return status;
+}
+
+static int compare_first_begin(const void *a, const void *b)
+{
+    uint64_t x = ((const fy_feed *)a)->at[0], y = ((const fy_feed *)b)->at[0];
+    return (x > y) - (x < y);
+}
+
+static bool overlap(const fy_feed *a, const fy_feed *b, uint32_t n_dims)
+{
+    fy_box first = {{0}, {0}}, second = {{0}, {0}}, common;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        first.begin[d]   = a->at[d];
+        first.length[d]  = a->shape[d];
+        second.begin[d]  = b->at[d];
+        second.length[d] = b->shape[d];
+    }
+    return fy_box_intersect(&first, &second, n_dims, &common);
+}
+
+/*
+ * Boxes that are pairwise disjoint and have the volume of the tensor together tile it. Sorted by the
+ * first dimension, only boxes that reach beyond the next begin need comparing.
+ */
+static ferry_status check_tiling(const fy_tensor *tensor, fy_feed *feeds, size_t n_feeds,
+                                 const fy_json_place *place, ferry_error *error)
+{
+    uint32_t n_dims = tensor->n_dims;
+    uint64_t volume = 0, wanted = fy_box_volume(tensor->shape, n_dims);
+    for (size_t i = 0; i < n_feeds; i++) {
+        /* Each is inside the tensor, and there are few: the sum cannot wrap without overlap. */
+        if (!fy_add(volume, fy_box_volume(feeds[i].shape, n_dims), &volume)) {
+            volume = UINT64_MAX;
+        }
+    }
+    if (volume != wanted) {
+        return fy_json_fail(place, error, "boxes of \"%s\" have %llu elements, but the tensor has %llu",
+                            tensor->name, (unsigned long long)volume, (unsigned long long)wanted);
+    }
+    if (n_dims > 0) {
+        qsort(feeds, n_feeds, sizeof *feeds, compare_first_begin);
+    }
+    for (size_t i = 0; i < n_feeds; i++) {
+        for (size_t j = i + 1; j < n_feeds; j++) {
+            if (n_dims > 0 && feeds[j].at[0] >= feeds[i].at[0] + feeds[i].shape[0]) {
+                break;
+            }
+            if (overlap(&feeds[i], &feeds[j], n_dims)) {
+                return fy_json_fail(place, error, "boxes of \"%s\" overlap", tensor->name);
+            }
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status parse_feeds(ferry_spec *spec, fy_tensor *tensor, const json_t *json,
+                                const repeat *numbers, const fy_json_place *place,
+                                ferry_error *error)
+{
+    bool   is_name = json_is_string(json);
+    size_t n       = is_name ? 1 : json_array_size(json);
+    if (!is_name && !json_is_array(json)) {
+        return fy_json_fail(place, error, "must be the name of a tensor or an array of boxes");
+    }
+    if (n == 0 || n > FY_MAX_FEEDS) {
+        return fy_json_fail(place, error, "of \"%s\" has %zu boxes; from 1 to %d are possible",
+                            tensor->name, n, FY_MAX_FEEDS);
+    }
+    fy_feed *feeds = fy_arena_alloc(&spec->arena, n, sizeof *feeds);
+    if (feeds == NULL) {
+        return fy_fail_no_memory(error, "the sources of a tensor");
+    }
+    memset(feeds, 0, n * sizeof *feeds);
+    ferry_status status = FERRY_OK;
+    if (is_name) {
+        status = tie(spec, tensor, json_string_value(json), numbers, place, feeds, error);
+    }
+    for (size_t i = 0; !is_name && i < n && status == FERRY_OK; i++) {
+        fy_json_place at = {.parent = place, .index = i};
+        status = parse_feed(spec, tensor, json_array_get(json, i), numbers, &at, &feeds[i], error);
+    }
+    if (status == FERRY_OK && !is_name) {
+        status = check_tiling(tensor, feeds, n, place, error);
+    }
+    tensor->feeds   = feeds;
+    tensor->n_feeds = (uint32_t)n;
+    return status;
+}
+
+/* Goes over the expansion of an entry again, now that every name has its number. */
+static ferry_status resolve_entry(ferry_spec *spec, const json_t *json, uint32_t first,
+                                  const fy_json_place *place, uint32_t *next_out,
+                                  ferry_error *error)
+{
+    const json_t *source    = json_object_get(json, "source");
+    const json_t *count     = json_object_get(json, "count");
+    fy_json_place source_at = {.parent = place, .key = "source"};
+    repeat        numbers   = {0};
+    for (size_t i = 0; i < json_array_size(count); i++) {
+        numbers.counts[numbers.n_counts++] = (uint64_t)json_integer_value(json_array_get(count, i));
+    }
+    do {
+        if (source != NULL) {
+            ferry_status status =
+                parse_feeds(spec, &spec->tensors[first], source, &numbers, &source_at, error);
+            if (status != FERRY_OK) {
+                return status;
+            }
+        }
+        first++;
+    } while (next_numbers(&numbers));
+    *next_out = first;
+    return FERRY_OK;
+}
+
+/* A tensor with sources is not placed at the source, so nothing can be fed from it. */
+static ferry_status check_sources(const ferry_spec *spec, const fy_json_place *place,
+                                  ferry_error *error)
+{
+    for (uint32_t t = 0; t < spec->n_tensors; t++) {
+        const fy_tensor *tensor = &spec->tensors[t];
+        for (uint32_t i = 0; i < tensor->n_feeds; i++) {
+            const fy_tensor *source = &spec->tensors[tensor->feeds[i].tensor];
+            if (source->n_feeds > 0) {
+                return fy_json_fail(place, error,
+                                    "\"%s\" has \"%s\" as source, which has a source itself",
+                                    tensor->name, source->name);
+            }
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json,
+                                   const fy_json_place *place, ferry_error *error)
+{
+    ferry_status status = fy_json_expect_array(json, place, error);
+    for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
+        entry         e;
+        fy_json_place at = {.parent = place, .index = i};
+        status           = parse_entry(spec, json_array_get(json, i), &at, &e, error);
+        if (status == FERRY_OK) {
+            status = add_entry(spec, &e, &at, error);
+        }
+    }
+    uint32_t next = 0;
+    for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
+        fy_json_place at = {.parent = place, .index = i};
+        status = resolve_entry(spec, json_array_get(json, i), next, &at, &next, error);
+    }
+    return status == FERRY_OK ? check_sources(spec, place, error) : status;
+}

@@ -1,0 +1,339 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "plan/core.h"
+
+#include "plan/balance.h"
+
+#include "model/seed.h"
+#include "model/spec.h"
+
+#include "base/checked.h"
+#include "base/log.h"
+
+#include <string.h>
+
+void ferry_plan_destroy(ferry_plan *plan)
+{
+    if (plan == NULL) {
+        return;
+    }
+    fy_routes_cleanup(&plan->routes);
+    fy_free(plan->sets.member_begin);
+    fy_free(plan->sets.members);
+    fy_free(plan->sets.share);
+    fy_free(plan->sets.demand);
+    fy_free(plan->sets.n_lines);
+    fy_index_cleanup(&plan->sets.index);
+    fy_free(plan->lines.lines);
+    fy_free(plan->lines.end);
+    fy_free(plan->lines.sender);
+    fy_free(plan->lines.extras);
+    fy_free(plan->first_task);
+    fy_free(plan->in_bytes);
+    fy_free(plan->out_bytes);
+    fy_free(plan->local_bytes);
+    fy_free(plan->rank_route_begin);
+    fy_free(plan->rank_routes);
+    fy_free(plan->rank_rate);
+    fy_free(plan->subset);
+    fy_problem_cleanup(&plan->problem);
+    ferry_spec_destroy((ferry_spec *)plan->spec);
+    fy_free(plan);
+}
+
+static ferry_status allocate_ranks(ferry_plan *plan, ferry_error *error)
+{
+    size_t n          = plan->problem.n_ranks;
+    plan->in_bytes    = fy_alloc_zeroed(n, sizeof *plan->in_bytes);
+    plan->out_bytes   = fy_alloc_zeroed(n, sizeof *plan->out_bytes);
+    plan->local_bytes = fy_alloc_zeroed(n, sizeof *plan->local_bytes);
+    plan->rank_rate   = fy_alloc(n, sizeof *plan->rank_rate);
+    if (plan->in_bytes == NULL || plan->out_bytes == NULL || plan->local_bytes == NULL ||
+        plan->rank_rate == NULL) {
+        return fy_fail_no_memory(error, "the bytes of all ranks");
+    }
+    return FERRY_OK;
+}
+
+static void fill_rates(ferry_plan *plan)
+{
+    const fy_cluster *cluster = &plan->problem.cluster;
+    for (uint32_t r = 0; r < plan->problem.n_ranks; r++) {
+        plan->rank_rate[r] = cluster->present ? cluster->rank_rate : 1;
+    }
+    for (size_t i = 0; i < cluster->n_overrides; i++) {
+        uint64_t first = (uint64_t)cluster->overrides[i].node * cluster->ranks_per_node;
+        uint64_t last  = fy_min(first + cluster->ranks_per_node, plan->problem.n_ranks);
+        for (uint64_t r = first; r < last; r++) {
+            plan->rank_rate[r] = cluster->overrides[i].rank_rate;
+        }
+    }
+}
+
+static ferry_status solve_balance(ferry_plan *plan, double *level_out, uint32_t *busiest_out,
+                                  ferry_error *error)
+{
+    double *load = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *load);
+    if (load == NULL) {
+        return fy_fail_no_memory(error, "the balance of senders");
+    }
+    fy_balance   balance = {.n_servers    = plan->problem.n_ranks,
+                            .rate         = plan->rank_rate,
+                            .n_sets       = plan->sets.n_sets,
+                            .member_begin = plan->sets.member_begin,
+                            .members      = plan->sets.members,
+                            .demand       = plan->sets.demand,
+                            .share        = plan->sets.share,
+                            .load         = load};
+    ferry_status status  = fy_balance_solve(&balance, error);
+    *level_out           = balance.level;
+    *busiest_out         = balance.server;
+    fy_free(load);
+    return status;
+}
+
+/* Under the seed rule senders follow from each receiver: nothing but going over them adds up. */
+static ferry_status charge_by_seed(ferry_plan *plan, ferry_error *error)
+{
+    const fy_routes *routes   = &plan->routes;
+    fy_cell_touch   *touches  = NULL;
+    size_t           capacity = 0, n = 0;
+    ferry_status     status   = FERRY_OK;
+    memset(plan->local_bytes, 0, plan->problem.n_ranks * sizeof *plan->local_bytes);
+    for (size_t r = 0; r < routes->n_routes && status == FERRY_OK; r++) {
+        const fy_route   *route = &routes->routes[r];
+        const fy_holders *dst   = fy_route_dst_holders(routes, route);
+        for (uint32_t cell = 0; cell < route->n_cells && status == FERRY_OK; cell++) {
+            status = fy_route_list_touches(routes, route, cell, &touches, &capacity, &n, error);
+            for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+                uint64_t bytes = fy_bytes(touches[i].volume * route->n_units, route->element_bits);
+                uint32_t s     = dst->cell_begin[touches[i].dst];
+                for (; s < dst->cell_begin[touches[i].dst + 1]; s++) {
+                    uint32_t sender = fy_seed_sender(plan, route, cell, s);
+                    bool     local  = sender == dst->rank[s];
+                    *(local ? &plan->local_bytes[sender] : &plan->out_bytes[sender]) += bytes;
+                }
+            }
+        }
+    }
+    fy_free(touches);
+    return status;
+}
+
+static void add_up(ferry_plan *plan)
+{
+    const fy_routes *routes = &plan->routes;
+    for (size_t r = 0; r < routes->n_routes; r++) {
+        const fy_route   *route   = &routes->routes[r];
+        const fy_holders *holders = fy_route_dst_holders(routes, route);
+        for (uint32_t cell = 0; cell < holders->n_cells; cell++) {
+            uint64_t wanted = fy_bytes(fy_route_wanted(routes, route, cell) * route->n_units,
+                                       route->element_bits);
+            for (uint32_t s = holders->cell_begin[cell]; s < holders->cell_begin[cell + 1]; s++) {
+                plan->in_bytes[holders->rank[s]] += wanted;
+            }
+        }
+    }
+    plan->totals.struct_size = sizeof plan->totals;
+    for (uint32_t rank = 0; rank < plan->problem.n_ranks; rank++) {
+        plan->in_bytes[rank] -= plan->local_bytes[rank];
+        plan->totals.moved_bytes += plan->in_bytes[rank];
+        plan->totals.local_bytes += plan->local_bytes[rank];
+    }
+}
+
+static ferry_status prepare_seed(ferry_plan *plan, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (size_t i = 0; i < plan->routes.n_views && status == FERRY_OK; i++) {
+        fy_holders *holders = (fy_holders *)plan->routes.views[i]->holders;
+        if (holders->seed_replica == NULL) {
+            status = fy_seed_prepare(holders, error);
+        }
+    }
+    return status;
+}
+
+static ferry_status solve(ferry_plan *plan, ferry_error *error)
+{
+    double       level   = 0;
+    uint32_t     busiest = 0;
+    ferry_status status  = allocate_ranks(plan, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fill_rates(plan);
+    status = fy_routes_build(&plan->problem, plan->subset, &plan->routes, error);
+    if (status == FERRY_OK) {
+        status = fy_plan_check_alignment(plan, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_plan_collect_sets(plan, error);
+    }
+    if (status == FERRY_OK) {
+        status = solve_balance(plan, &level, &busiest, error);
+    }
+    if (status == FERRY_OK && plan->policy == FERRY_REPLICA_BALANCED) {
+        status = fy_plan_draw_lines(plan, level, error);
+    } else if (status == FERRY_OK) {
+        status = prepare_seed(plan, error);
+        if (status == FERRY_OK) {
+            status = charge_by_seed(plan, error);
+        }
+    }
+    if (status == FERRY_OK) {
+        add_up(plan);
+        status = fy_plan_count_moves(plan, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_plan_find_bound(plan, level, busiest, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_plan_make_digest(plan, error);
+    }
+    return status;
+}
+
+static ferry_status apply_options(ferry_plan *plan, const ferry_plan_options *options,
+                                  ferry_error *error)
+{
+    if (options == NULL) {
+        return FERRY_OK;
+    }
+    if (options->struct_size < sizeof *options) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_plan_options has struct_size %zu; use FERRY_PLAN_OPTIONS_INIT",
+                       options->struct_size);
+    }
+    if (options->replica > FERRY_REPLICA_SEED) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%u is no replica policy", options->replica);
+    }
+    plan->policy = options->replica;
+    if (options->subset != NULL) {
+        plan->subset = fy_strdup(options->subset);
+        if (plan->subset == NULL) {
+            return fy_fail_no_memory(error, "a pattern");
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options *options,
+                                  ferry_plan **plan_out, ferry_error *error)
+{
+    ferry_plan *plan = fy_alloc_zeroed(1, sizeof *plan);
+    if (plan == NULL) {
+        fy_problem_cleanup(problem);
+        return fy_fail_no_memory(error, "a plan");
+    }
+    plan->problem       = *problem;
+    *problem            = (fy_problem){0};
+    ferry_status status = apply_options(plan, options, error);
+    if (status == FERRY_OK) {
+        status = solve(plan, error);
+    }
+    if (status == FERRY_OK) {
+        fy_log(FERRY_LOG_DEBUG, "planned %zu layout classes, %zu replica sets, %llu moves",
+               plan->routes.n_routes, plan->sets.n_sets,
+               (unsigned long long)plan->totals.n_moves);
+        *plan_out = plan;
+        plan      = NULL;
+    }
+    ferry_plan_destroy(plan);
+    return status;
+}
+
+ferry_status ferry_plan_create(const ferry_spec *spec, const ferry_plan_options *options,
+                               ferry_plan **plan_out, ferry_error *error)
+{
+    fy_problem problem;
+    if (spec == NULL || plan_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_create needs a spec and a place");
+    }
+    ferry_plan  *plan   = NULL;
+    ferry_status status = fy_spec_lower(spec, &problem, error);
+    if (status == FERRY_OK) {
+        status = fy_plan_from_problem(&problem, options, &plan, error);
+    }
+    if (status == FERRY_OK) {
+        plan->spec = fy_spec_retain(spec);
+        *plan_out  = plan;
+    }
+    return status;
+}
+
+uint32_t ferry_plan_world_size(const ferry_plan *plan)
+{
+    return plan == NULL ? 0 : plan->problem.n_ranks;
+}
+
+void ferry_plan_digest(const ferry_plan *plan, char digest_out[33])
+{
+    fy_hash128_format(plan->digest, digest_out);
+}
+
+/* Callers with an older, shorter struct get its fields; those with a newer one, ours. */
+static ferry_status copy_out(const void *from, size_t from_bytes, void *to, const char *what,
+                             ferry_error *error)
+{
+    size_t wanted = to == NULL ? 0 : *(const size_t *)to;
+    if (wanted < sizeof(size_t) * 2) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%s needs its _INIT value: struct_size is %zu", what,
+                       wanted);
+    }
+    size_t bytes = wanted < from_bytes ? wanted : from_bytes;
+    memcpy(to, from, bytes);
+    *(size_t *)to = wanted;
+    return FERRY_OK;
+}
+
+ferry_status ferry_plan_get_totals(const ferry_plan *plan, ferry_plan_totals *totals_out,
+                                   ferry_error *error)
+{
+    if (plan == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_get_totals needs a plan");
+    }
+    return copy_out(&plan->totals, sizeof plan->totals, totals_out, "ferry_plan_totals", error);
+}
+
+ferry_status ferry_plan_get_rank_bytes(const ferry_plan *plan, uint32_t rank,
+                                       ferry_rank_bytes *bytes_out, ferry_error *error)
+{
+    if (plan == NULL || rank >= plan->problem.n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_plan_get_rank_bytes needs a plan and a rank of its world, not %u",
+                       rank);
+    }
+    ferry_rank_bytes bytes = {.in      = plan->in_bytes[rank],
+                              .out     = plan->out_bytes[rank],
+                              .local   = plan->local_bytes[rank],
+                              .n_moves = plan->first_task[rank + 1] - plan->first_task[rank]};
+    return copy_out(&bytes, sizeof bytes, bytes_out, "ferry_rank_bytes", error);
+}
+
+ferry_status ferry_plan_get_bound(const ferry_plan *plan, ferry_plan_bound *bound_out,
+                                  ferry_error *error)
+{
+    if (plan == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_get_bound needs a plan");
+    }
+    return copy_out(&plan->bound, sizeof plan->bound, bound_out, "ferry_plan_bound", error);
+}
+
+ferry_status ferry_plan_get_statistics(const ferry_plan *plan,
+                                       ferry_plan_statistics *statistics_out, ferry_error *error)
+{
+    if (plan == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_get_statistics needs a plan");
+    }
+    ferry_plan_statistics statistics = {.layout_classes = plan->routes.n_routes,
+                                        .replica_sets   = plan->sets.n_sets,
+                                        .cuts           = plan->lines.n_ends};
+    for (size_t i = 0; i < plan->routes.n_legs; i++) {
+        statistics.n_tensors +=
+            i == 0 || plan->routes.legs[i].tensor != plan->routes.legs[i - 1].tensor;
+    }
+    for (size_t i = 0; i < plan->problem.n_holders; i++) {
+        statistics.holder_entries += plan->problem.holders[i]->n_slots;
+    }
+    return copy_out(&statistics, sizeof statistics, statistics_out, "ferry_plan_statistics", error);
+}

@@ -1,0 +1,166 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* ferry.plan/1, streamed: a plan of ten million moves costs one buffer. */
+#include "plan/core.h"
+
+#include "base/writer.h"
+
+static const char *reason_name(uint32_t reason)
+{
+    switch (reason) {
+    case FERRY_BOUND_EGRESS:
+        return "egress";
+    case FERRY_BOUND_INGRESS:
+        return "ingress";
+    case FERRY_BOUND_NODE_EGRESS:
+        return "node_egress";
+    case FERRY_BOUND_NODE_INGRESS:
+        return "node_ingress";
+    default:
+        return "none";
+    }
+}
+
+const char *ferry_bound_reason_name(uint32_t reason)
+{
+    return reason_name(reason);
+}
+
+static void write_key(fy_writer *w, const char *key)
+{
+    fy_write_text(w, "\"");
+    fy_write_text(w, key);
+    fy_write_text(w, "\":");
+}
+
+static void write_number(fy_writer *w, const char *key, uint64_t value)
+{
+    write_key(w, key);
+    fy_write_u64(w, value);
+}
+
+static void write_head(fy_writer *w, const ferry_plan *plan)
+{
+    char digest[33];
+    ferry_plan_digest(plan, digest);
+    fy_write_text(w, "{\"format\":\"ferry.plan/1\",\"digest\":\"");
+    fy_write_text(w, digest);
+    fy_write_text(w, "\",");
+    write_number(w, "world", plan->problem.n_ranks);
+    uint64_t n_tensors = 0;
+    for (size_t i = 0; i < plan->routes.n_legs; i++) {
+        n_tensors += i == 0 || plan->routes.legs[i].tensor != plan->routes.legs[i - 1].tensor;
+    }
+    fy_write_text(w, ",");
+    write_number(w, "tensors", n_tensors);
+    fy_write_text(w, ",\"bytes\":{");
+    write_number(w, "moved", plan->totals.moved_bytes);
+    fy_write_text(w, ",");
+    write_number(w, "local", plan->totals.local_bytes);
+    fy_write_text(w, ",");
+    write_number(w, "total", plan->totals.moved_bytes + plan->totals.local_bytes);
+    fy_write_text(w, "},\"bound\":{\"seconds\":");
+    if (plan->bound.has_seconds) {
+        fy_write_double(w, plan->bound.seconds);
+    } else {
+        fy_write_text(w, "null");
+    }
+    fy_write_text(w, ",");
+    write_number(w, "rank", plan->bound.rank);
+    fy_write_text(w, ",\"why\":\"");
+    fy_write_text(w, reason_name(plan->bound.reason));
+    fy_write_text(w, "\"},\"ranks\":[");
+}
+
+static void write_ranks(fy_writer *w, const ferry_plan *plan)
+{
+    for (uint32_t r = 0; r < plan->problem.n_ranks; r++) {
+        fy_write_text(w, r == 0 ? "\n{" : ",\n{");
+        write_number(w, "rank", r);
+        fy_write_text(w, ",");
+        write_number(w, "in", plan->in_bytes[r]);
+        fy_write_text(w, ",");
+        write_number(w, "out", plan->out_bytes[r]);
+        fy_write_text(w, ",");
+        write_number(w, "local", plan->local_bytes[r]);
+        fy_write_text(w, "}");
+    }
+    fy_write_text(w, "]");
+}
+
+static void write_box(fy_writer *w, const uint64_t *begin, const uint64_t *length, uint32_t n_dims)
+{
+    fy_write_text(w, "[");
+    for (uint32_t d = 0; d < n_dims; d++) {
+        fy_write_text(w, d == 0 ? "[" : ",[");
+        fy_write_u64(w, begin[d]);
+        fy_write_text(w, ",");
+        fy_write_u64(w, length[d]);
+        fy_write_text(w, "]");
+    }
+    fy_write_text(w, "]");
+}
+
+typedef struct move_writer {
+    fy_writer *w;
+    bool       any;
+} move_writer;
+
+static ferry_status write_move(void *context, const ferry_move *move)
+{
+    move_writer *m = context;
+    fy_writer   *w = m->w;
+    fy_write_text(w, m->any ? ",\n{" : "\n{");
+    m->any = true;
+    write_number(w, "task_id", move->task_id);
+    fy_write_text(w, ",\"tensor\":");
+    fy_write_string(w, move->tensor);
+    if (move->source != NULL) {
+        fy_write_text(w, ",\"source\":");
+        fy_write_string(w, move->source);
+    }
+    fy_write_text(w, ",");
+    write_number(w, "from", move->from);
+    fy_write_text(w, ",");
+    write_number(w, "to", move->to);
+    fy_write_text(w, ",\"src\":");
+    write_box(w, move->src_begin, move->length, move->n_dims);
+    fy_write_text(w, ",\"dst\":");
+    write_box(w, move->dst_begin, move->length, move->n_dims);
+    fy_write_text(w, ",");
+    write_number(w, "bytes", move->bytes);
+    fy_write_text(w, "}");
+    return w->failed ? FERRY_ERR_IO : FERRY_OK; /* a reader that went away ends the work */
+}
+
+ferry_status ferry_plan_write_json(const ferry_plan *plan, const ferry_plan_json_options *options,
+                                   ferry_write_fn write, void *context, ferry_error *error)
+{
+    if (plan == NULL || write == NULL ||
+        (options != NULL && options->struct_size < sizeof *options)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_plan_write_json needs a plan, a writer and options with "
+                       "FERRY_PLAN_JSON_OPTIONS_INIT, or none");
+    }
+    ferry_plan_json_options all = FERRY_PLAN_JSON_OPTIONS_INIT;
+    fy_writer              *w   = fy_alloc(1, sizeof *w);
+    options                     = options == NULL ? &all : options;
+    if (w == NULL) {
+        return fy_fail_no_memory(error, "an output buffer");
+    }
+    fy_writer_init(w, write, context);
+    write_head(w, plan);
+    write_ranks(w, plan);
+    ferry_status status = FERRY_OK;
+    if (!options->summary) {
+        move_writer m = {.w = w};
+        fy_write_text(w, ",\n\"moves\":[");
+        status = ferry_plan_visit(plan, options->rank, write_move, &m, NULL, error);
+        fy_write_text(w, "]");
+    }
+    fy_write_text(w, "}\n");
+    if (status == FERRY_OK || w->failed) {
+        status = fy_writer_finish(w, error);
+    }
+    fy_free(w);
+    return status;
+}

@@ -1,0 +1,465 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "plan/receiver.h"
+
+#include "base/checked.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One source cell that the receiver draws from. */
+typedef struct tap {
+    uint32_t       cell;
+    uint32_t       sender; /* of everything; FY_NONE: the line says */
+    const fy_line *line;
+    uint64_t       begin;  /* of the receiver's first unit, on the line */
+    uint64_t       volume; /* of a unit */
+    uint64_t       done;   /* elements of the unit at work that are passed already */
+} tap;
+
+struct fy_inlet {
+    uint32_t  route;
+    uint32_t  slot;
+    bool      is_ready;
+    fy_atoms  atoms;
+    uint32_t *atom_tap; /* [atoms] */
+    size_t    atom_tap_capacity;
+    tap      *taps;
+    size_t    n_taps, tap_capacity;
+};
+
+void fy_receiver_cleanup(fy_receiver *receiver)
+{
+    for (size_t i = 0; i < receiver->inlet_capacity; i++) {
+        fy_atoms_cleanup(&receiver->inlets[i].atoms);
+        fy_free(receiver->inlets[i].atom_tap);
+        fy_free(receiver->inlets[i].taps);
+    }
+    fy_free(receiver->inlets);
+    fy_free(receiver->legs);
+    fy_free(receiver->moves);
+    *receiver = (fy_receiver){0};
+}
+
+static bool same_routes(const fy_receiver *receiver, const uint32_t *routes, size_t n)
+{
+    if (receiver->n_inlets != n) {
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (receiver->inlets[i].route != routes[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool reserve_inlets(fy_receiver *receiver, size_t n)
+{
+    size_t old = receiver->inlet_capacity;
+    if (!fy_reserve((void **)&receiver->inlets, &receiver->inlet_capacity, n,
+                    sizeof *receiver->inlets)) {
+        return false;
+    }
+    memset(receiver->inlets + old, 0, (receiver->inlet_capacity - old) * sizeof *receiver->inlets);
+    return true;
+}
+
+ferry_status fy_receiver_turn(fy_receiver *receiver, const ferry_plan *plan, uint32_t rank,
+                              ferry_error *error)
+{
+    const uint32_t *routes = plan->rank_routes + plan->rank_route_begin[rank];
+    size_t          n      = plan->rank_route_begin[rank + 1] - plan->rank_route_begin[rank];
+    /* Replicas of one cell have the same routes, and so the same list of legs. */
+    receiver->legs_known =
+        receiver->legs_known && receiver->plan == plan && same_routes(receiver, routes, n);
+    if (!reserve_inlets(receiver, n)) {
+        return fy_fail_no_memory(error, "the routes of a rank");
+    }
+    receiver->plan     = plan;
+    receiver->rank     = rank;
+    receiver->n_inlets = n;
+    for (size_t i = 0; i < n; i++) {
+        receiver->inlets[i].route    = routes[i];
+        receiver->inlets[i].is_ready = false;
+    }
+    return FERRY_OK;
+}
+
+static int compare_legs(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error)
+{
+    const fy_routes *routes = &receiver->plan->routes;
+    if (receiver->legs_known) {
+        return FERRY_OK;
+    }
+    receiver->n_legs = 0;
+    for (size_t i = 0; i < receiver->n_inlets; i++) {
+        const fy_route *route = &routes->routes[receiver->inlets[i].route];
+        if (!fy_reserve((void **)&receiver->legs, &receiver->leg_capacity,
+                        receiver->n_legs + route->n_units, sizeof *receiver->legs)) {
+            return fy_fail_no_memory(error, "the tensors of a rank");
+        }
+        memcpy(receiver->legs + receiver->n_legs, routes->unit_legs + route->first_unit,
+               route->n_units * sizeof *receiver->legs);
+        receiver->n_legs += route->n_units;
+    }
+    if (receiver->n_legs > 0) {
+        qsort(receiver->legs, receiver->n_legs, sizeof *receiver->legs, compare_legs);
+    }
+    receiver->legs_known = true;
+    return FERRY_OK;
+}
+
+static bool cell_has_rank(const fy_view *view, uint32_t cell, uint32_t rank,
+                          const fy_routes *routes, const fy_route *route)
+{
+    if (!fy_route_may_be_local(routes, route)) {
+        return false;
+    }
+    if (view->placement == FY_NONE) {
+        uint32_t slot = fy_holders_find(view->holders, rank);
+        return slot != FY_NO_SLOT && view->holders->cell[slot] == cell;
+    }
+    for (uint32_t i = view->cell_begin[cell]; i < view->cell_begin[cell + 1]; i++) {
+        if (view->rank[i] == rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static ferry_status open_tap(const fy_receiver *receiver, const fy_inlet *inlet, tap *t,
+                             ferry_error *error)
+{
+    const ferry_plan *plan  = receiver->plan;
+    const fy_route   *route = &plan->routes.routes[inlet->route];
+    const fy_view    *view  = route->view;
+    t->sender               = FY_NONE;
+    if (plan->policy == FERRY_REPLICA_SEED) {
+        t->sender = fy_seed_sender(plan, route, t->cell, inlet->slot);
+        return FERRY_OK;
+    }
+    if (cell_has_rank(view, t->cell, receiver->rank, &plan->routes, route)) {
+        t->sender = receiver->rank;
+        return FERRY_OK;
+    }
+    t->line = &plan->lines.lines[route->first_line + t->cell];
+    if (t->line->n == 0) {
+        t->sender = view->rank[view->cell_begin[t->cell]];
+        return FERRY_OK;
+    }
+    fy_span      span;
+    ferry_status status = fy_span_init(plan, route, t->cell, &span, error);
+    if (status == FERRY_OK) {
+        t->begin = fy_span_begin(plan, &span, inlet->slot, &t->volume);
+        fy_span_cleanup(&span);
+    }
+    return status;
+}
+
+/* The tap of a cell, opened at its first atom. Atoms of a cell come close together: search backwards. */
+static ferry_status find_tap(const fy_receiver *receiver, fy_inlet *inlet, fy_index *index,
+                             uint32_t cell, uint32_t *number_out, ferry_error *error)
+{
+    fy_index_cursor c = fy_index_first(index, cell);
+    while (c.value != FY_INDEX_NONE && inlet->taps[c.value].cell != cell) {
+        fy_index_next(index, &c);
+    }
+    *number_out = c.value;
+    if (c.value != FY_INDEX_NONE) {
+        return FERRY_OK;
+    }
+    *number_out = (uint32_t)inlet->n_taps;
+    if (!fy_reserve((void **)&inlet->taps, &inlet->tap_capacity, inlet->n_taps + 1,
+                    sizeof *inlet->taps) ||
+        !fy_index_insert(index, cell, *number_out)) {
+        return fy_fail_no_memory(error, "the senders of a rank");
+    }
+    tap *t = &inlet->taps[inlet->n_taps++];
+    *t     = (tap){.cell = cell};
+    return open_tap(receiver, inlet, t, error);
+}
+
+static ferry_status prepare(fy_receiver *receiver, fy_inlet *inlet, ferry_error *error)
+{
+    const fy_routes  *routes  = &receiver->plan->routes;
+    const fy_route   *route   = &routes->routes[inlet->route];
+    const fy_holders *holders = fy_route_dst_holders(routes, route);
+    fy_index          index   = {0};
+    inlet->slot               = fy_holders_find(holders, receiver->rank);
+    inlet->n_taps             = 0;
+    ferry_status status =
+        fy_route_list_atoms(routes, route, holders->cell[inlet->slot], &inlet->atoms, error);
+    if (status == FERRY_OK && !fy_reserve((void **)&inlet->atom_tap, &inlet->atom_tap_capacity,
+                                          inlet->atoms.n_items, sizeof *inlet->atom_tap)) {
+        status = fy_fail_no_memory(error, "the senders of a rank");
+    }
+    uint32_t last_cell = 0;
+    for (size_t i = 0; i < inlet->atoms.n_items && status == FERRY_OK; i++) {
+        uint32_t cell = inlet->atoms.items[i].cell;
+        if (i > 0 && cell == last_cell) {
+            inlet->atom_tap[i] = inlet->atom_tap[i - 1];
+            continue;
+        }
+        last_cell = cell;
+        status    = find_tap(receiver, inlet, &index, cell, &inlet->atom_tap[i], error);
+    }
+    fy_index_cleanup(&index);
+    inlet->is_ready = status == FERRY_OK;
+    return status;
+}
+
+static fy_inlet *find_inlet(fy_receiver *receiver, uint32_t route)
+{
+    size_t low = 0, high = receiver->n_inlets;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (receiver->inlets[middle].route <= route) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &receiver->inlets[low];
+}
+
+void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint32_t to,
+                      ferry_move *move)
+{
+    const fy_leg    *l      = &plan->routes.legs[leg];
+    const fy_tensor *tensor = &plan->problem.tensors[l->tensor];
+    move->tensor            = tensor->name;
+    move->source = tensor->n_feeds == 0 ? NULL : plan->problem.tensors[l->source].name;
+    move->dtype  = tensor->dtype;
+    move->from   = from;
+    move->to     = to;
+    move->n_dims = tensor->n_dims;
+}
+
+/* Inside shared blocks the local begin depends on which of the holders sends. */
+static uint64_t begin_at_owner(const ferry_plan *plan, const fy_route *route, uint32_t dim,
+                               uint64_t global, uint32_t sender)
+{
+    const fy_layout  *layout  = &plan->problem.placements[route->src].layout;
+    const fy_holders *holders = route->view->holders;
+    uint32_t          parts[FY_MAX_DIMS + 1];
+    fy_layout_parts(&plan->problem, layout, holders->cell[fy_holders_find(holders, sender)], parts);
+    return fy_split_local(fy_problem_split(&plan->problem, layout, dim), parts[dim], global);
+}
+
+void fy_move_place(const ferry_plan *plan, const fy_route *route, const fy_atom *atom,
+                   const fy_box *inside, ferry_move *move)
+{
+    uint64_t volume = 1;
+    for (uint32_t d = 0; d < route->n_dims; d++) {
+        uint64_t skipped = inside == NULL ? 0 : inside->begin[d];
+        uint64_t begin   = atom->src_begin[d];
+        if (begin == FY_LOCAL_BY_OWNER) {
+            begin = begin_at_owner(plan, route, d, atom->src_global[d], move->from);
+        }
+        move->src_begin[d] = begin + skipped;
+        move->dst_begin[d] = atom->dst_begin[d] + skipped;
+        move->length[d]    = inside == NULL ? atom->length[d] : inside->length[d];
+        volume *= move->length[d];
+    }
+    move->bytes = fy_bytes(volume, route->element_bits);
+}
+
+static ferry_move *new_move(fy_receiver *receiver)
+{
+    if (!fy_reserve((void **)&receiver->moves, &receiver->move_capacity, receiver->n_moves + 1,
+                    sizeof *receiver->moves)) {
+        return NULL;
+    }
+    return &receiver->moves[receiver->n_moves++];
+}
+
+static ferry_status emit(fy_receiver *receiver, uint32_t leg, const fy_route *route,
+                         const fy_atom *atom, const fy_box *inside, uint32_t sender,
+                         ferry_error *error)
+{
+    ferry_move *move = new_move(receiver);
+    if (move == NULL) {
+        return fy_fail_no_memory(error, "the moves of a rank");
+    }
+    fy_move_describe(receiver->plan, leg, sender, receiver->rank, move);
+    fy_move_place(receiver->plan, route, atom, inside, move);
+    receiver->n_visited++;
+    return FERRY_OK;
+}
+
+/* The pieces of an atom in the stretches of the senders that take part in it. */
+static ferry_status emit_by_line(fy_receiver *receiver, uint32_t leg, const fy_route *route,
+                                 const fy_atom *atom, const tap *t, uint64_t at,
+                                 ferry_error *error)
+{
+    const fy_lines *lines = &receiver->plan->lines;
+    const uint64_t *ends  = lines->end + t->line->first;
+    uint64_t        begin = at, end = at + atom->volume;
+    uint32_t        s     = fy_line_find(lines, t->line, at);
+    if (ends[s] >= end) {
+        return emit(receiver, leg, route, atom, NULL, lines->sender[t->line->first + s], error);
+    }
+    for (; at < end; s++) {
+        fy_box   boxes[FY_MAX_RANGE_BOXES];
+        uint64_t until = fy_min(end, ends[s]);
+        size_t   n = fy_range_boxes(atom->length, route->n_dims, at - begin, until - begin, boxes);
+        for (size_t i = 0; i < n; i++) {
+            ferry_status status = emit(receiver, leg, route, atom, &boxes[i],
+                                       lines->sender[t->line->first + s], error);
+            if (status != FERRY_OK) {
+                return status;
+            }
+        }
+        at = until;
+    }
+    return FERRY_OK;
+}
+
+/* Joins b to a if one sender's two boxes are one box on both sides. */
+static bool join(ferry_move *a, const ferry_move *b)
+{
+    uint32_t along = a->n_dims;
+    if (a->from != b->from) {
+        return false;
+    }
+    for (uint32_t d = 0; d < a->n_dims; d++) {
+        if (a->dst_begin[d] == b->dst_begin[d] && a->src_begin[d] == b->src_begin[d] &&
+            a->length[d] == b->length[d]) {
+            continue;
+        }
+        if (along != a->n_dims || a->dst_begin[d] + a->length[d] != b->dst_begin[d] ||
+            a->src_begin[d] + a->length[d] != b->src_begin[d]) {
+            return false;
+        }
+        along = d;
+    }
+    if (along == a->n_dims) {
+        return false;
+    }
+    a->length[along] += b->length[along];
+    a->bytes += b->bytes;
+    return true;
+}
+
+static void join_all(fy_receiver *receiver, size_t first)
+{
+    ferry_move *moves = receiver->moves;
+    bool        again = true;
+    while (again) {
+        again = false;
+        for (size_t i = first; i < receiver->n_moves; i++) {
+            for (size_t j = first; j < receiver->n_moves; j++) {
+                if (i != j && join(&moves[i], &moves[j])) {
+                    moves[j] = moves[--receiver->n_moves];
+                    again    = true;
+                    if (i == receiver->n_moves) {
+                        i = j; /* box i was the last, and moved */
+                    }
+                    j = first; /* a larger box can join others */
+                }
+            }
+        }
+    }
+}
+
+static ferry_status make_leg(fy_receiver *receiver, uint32_t leg, ferry_error *error)
+{
+    const fy_leg   *l      = &receiver->plan->routes.legs[leg];
+    const fy_route *route  = &receiver->plan->routes.routes[l->route];
+    fy_inlet       *inlet  = find_inlet(receiver, l->route);
+    size_t          first  = receiver->n_moves;
+    ferry_status    status = inlet->is_ready ? FERRY_OK : prepare(receiver, inlet, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    for (size_t i = 0; i < inlet->n_taps; i++) {
+        inlet->taps[i].done = 0;
+    }
+    for (size_t i = 0; i < inlet->atoms.n_items; i++) {
+        const fy_atom *atom = &inlet->atoms.items[i];
+        tap           *t    = &inlet->taps[inlet->atom_tap[i]];
+        if (t->sender != FY_NONE) {
+            status = emit(receiver, leg, route, atom, NULL, t->sender, error);
+        } else {
+            uint64_t at = t->begin + l->unit * t->volume + t->done;
+            t->done += atom->volume;
+            status = emit_by_line(receiver, leg, route, atom, t, at, error);
+        }
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    if (route->merges_by_rank) {
+        join_all(receiver, first);
+    }
+    return FERRY_OK;
+}
+
+static int compare_moves(const void *a, const void *b)
+{
+    const ferry_move *x = a, *y = b;
+    for (uint32_t d = 0; d < x->n_dims; d++) {
+        if (x->dst_begin[d] != y->dst_begin[d]) {
+            return x->dst_begin[d] < y->dst_begin[d] ? -1 : 1;
+        }
+    }
+    return 0;
+}
+
+static bool is_sorted(const fy_receiver *receiver)
+{
+    for (size_t i = 1; i < receiver->n_moves; i++) {
+        if (compare_moves(&receiver->moves[i - 1], &receiver->moves[i]) > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+ferry_status fy_receiver_make_moves(fy_receiver *receiver, size_t first, uint64_t first_task,
+                                    size_t *next_out, ferry_error *error)
+{
+    const fy_leg *legs   = receiver->plan->routes.legs;
+    uint32_t      tensor = legs[receiver->legs[first]].tensor;
+    size_t        next   = first;
+    receiver->n_moves    = 0;
+    for (; next < receiver->n_legs && legs[receiver->legs[next]].tensor == tensor; next++) {
+        ferry_status status = make_leg(receiver, receiver->legs[next], error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    if (!is_sorted(receiver)) {
+        qsort(receiver->moves, receiver->n_moves, sizeof *receiver->moves, compare_moves);
+    }
+    for (size_t i = 0; i < receiver->n_moves; i++) {
+        receiver->moves[i].task_id = first_task + i;
+    }
+    *next_out = next;
+    return FERRY_OK;
+}
+
+ferry_status fy_receiver_count(fy_receiver *receiver, uint32_t leg, uint64_t *count_out,
+                               ferry_error *error)
+{
+    const ferry_plan *plan    = receiver->plan;
+    const fy_leg     *l       = &plan->routes.legs[leg];
+    const fy_route   *route   = &plan->routes.routes[l->route];
+    const fy_holders *holders = fy_route_dst_holders(&plan->routes, route);
+    if (route->merges_by_rank) {
+        receiver->n_moves   = 0;
+        ferry_status status = make_leg(receiver, leg, error);
+        *count_out          = receiver->n_moves;
+        return status;
+    }
+    uint32_t slot = fy_holders_find(holders, receiver->rank);
+    *count_out    = fy_route_atom_count(&plan->routes, route, holders->cell[slot]) +
+                 fy_lines_extra(&plan->lines, receiver->rank, leg);
+    return FERRY_OK;
+}

@@ -1,0 +1,50 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_PLAN_RECEIVER_H
+#define FY_PLAN_RECEIVER_H
+
+#include "plan/core.h"
+
+/*
+ * What one rank receives. The geometry of each of its routes is worked out once, at the first tensor
+ * that needs it, and serves all tensors of the route.
+ */
+typedef struct fy_inlet fy_inlet;
+
+typedef struct fy_receiver {
+    const ferry_plan *plan;
+    uint32_t          rank;
+    size_t            n_inlets;
+    fy_inlet         *inlets; /* one per route, by ascending route */
+    size_t            inlet_capacity;
+    uint32_t         *legs; /* ascending */
+    size_t            n_legs, leg_capacity;
+    bool              legs_known;
+    ferry_move       *moves; /* of the tensor at work */
+    size_t            n_moves, move_capacity;
+    uint64_t          n_visited;
+} fy_receiver;
+
+/* Turns to a rank, keeping memory and whatever the last rank had in common with it. */
+ferry_status fy_receiver_turn(fy_receiver *receiver, const ferry_plan *plan, uint32_t rank,
+                              ferry_error *error);
+void         fy_receiver_cleanup(fy_receiver *receiver);
+
+/* The legs of the rank, in order of tensors. */
+ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error);
+
+/* All moves of one tensor, which starts at position first of the legs; *next_out is the next tensor's. */
+ferry_status fy_receiver_make_moves(fy_receiver *receiver, size_t first, uint64_t first_task,
+                                    size_t *next_out, ferry_error *error);
+
+/* The number of moves of one leg; boxes are made only where senders decide how they join. */
+ferry_status fy_receiver_count(fy_receiver *receiver, uint32_t leg, uint64_t *count_out,
+                               ferry_error *error);
+
+/* Fills the parts of a move that do not depend on boxes. */
+void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint32_t to,
+                      ferry_move *move);
+/* Fills in the box of an atom, or of a part of it. */
+void fy_move_place(const ferry_plan *plan, const fy_route *route, const fy_atom *atom,
+                   const fy_box *inside, ferry_move *move);
+
+#endif

@@ -1,0 +1,353 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "plan/route.h"
+
+#include "base/checked.h"
+#include "base/glob.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void route_cleanup(fy_route *route)
+{
+    fy_free(route->touch_begin);
+    fy_free(route->touches);
+    fy_free(route->atom_count);
+    fy_free(route->wanted);
+}
+
+void fy_routes_cleanup(fy_routes *routes)
+{
+    for (size_t i = 0; i < routes->n_routes; i++) {
+        route_cleanup(&routes->routes[i]);
+    }
+    for (size_t i = 0; i < routes->n_views; i++) {
+        fy_view_destroy(routes->views[i]);
+    }
+    for (size_t i = 0; i < routes->n_overlaps; i++) {
+        fy_overlap_destroy(routes->overlaps[i]);
+    }
+    fy_free(routes->routes);
+    fy_free(routes->legs);
+    fy_free(routes->unit_legs);
+    fy_free(routes->views);
+    fy_free(routes->overlaps);
+    fy_free(routes->overlap_keys);
+    fy_index_cleanup(&routes->view_index);
+    fy_index_cleanup(&routes->route_index);
+    fy_index_cleanup(&routes->overlap_index);
+    *routes = (fy_routes){0};
+}
+
+/* The overlap of two splits in a region, made at its first use. */
+static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint32_t d,
+                                 fy_overlap **overlap_out, ferry_error *error)
+{
+    const fy_problem *problem = routes->problem;
+    uint32_t          src     = problem->placements[route->src].layout.split[d];
+    uint32_t          dst     = problem->placements[route->dst].layout.split[d];
+    uint64_t   values[5] = {src, dst, route->src_begin[d], route->dst_begin[d], route->length[d]};
+    fy_hash128 key       = fy_hash128_of(values, sizeof values);
+    fy_index_cursor c    = fy_index_first(&routes->overlap_index, key.low);
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&routes->overlap_index, &c)) {
+        if (routes->overlap_keys[c.value].high == key.high) {
+            *overlap_out = routes->overlaps[c.value];
+            return FERRY_OK;
+        }
+    }
+    size_t n = routes->n_overlaps;
+    if (!fy_reserve((void **)&routes->overlaps, &routes->overlap_capacity, n + 1,
+                    sizeof(fy_overlap *)) ||
+        !fy_reserve((void **)&routes->overlap_keys, &routes->key_capacity, n + 1,
+                    sizeof *routes->overlap_keys)) {
+        return fy_fail_no_memory(error, "the overlaps");
+    }
+    fy_overlap  *overlap;
+    ferry_status status =
+        fy_overlap_create(problem->splits[src], problem->splits[dst], route->src_begin[d],
+                          route->dst_begin[d], route->length[d], &overlap, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    routes->overlaps[n]     = overlap;
+    routes->overlap_keys[n] = key;
+    routes->n_overlaps++;
+    if (!fy_index_insert(&routes->overlap_index, key.low, (uint32_t)n)) {
+        return fy_fail_no_memory(error, "the overlaps");
+    }
+    *overlap_out = overlap;
+    return FERRY_OK;
+}
+
+static bool same_route(const fy_route *a, const fy_route *b)
+{
+    return a->src == b->src && a->dst == b->dst && a->element_bits == b->element_bits &&
+           memcmp(a->src_begin, b->src_begin, sizeof a->src_begin) == 0 &&
+           memcmp(a->dst_begin, b->dst_begin, sizeof a->dst_begin) == 0 &&
+           memcmp(a->length, b->length, sizeof a->length) == 0;
+}
+
+static uint64_t route_hash(const fy_route *route)
+{
+    uint64_t hash = fy_hash_mix(route->src, ((uint64_t)route->dst << 32) | route->element_bits);
+    for (uint32_t d = 0; d < route->n_dims; d++) {
+        hash = fy_hash_mix(hash, route->src_begin[d]);
+        hash = fy_hash_mix(hash, route->dst_begin[d]);
+        hash = fy_hash_mix(hash, route->length[d]);
+    }
+    return hash;
+}
+
+/* Finds or adds the route; a new one still lacks its geometry, which fill_route adds. */
+static ferry_status find_route(fy_routes *routes, const fy_route *wanted, uint32_t *number_out,
+                               ferry_error *error)
+{
+    uint64_t        hash = route_hash(wanted);
+    fy_index_cursor c    = fy_index_first(&routes->route_index, hash);
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&routes->route_index, &c)) {
+        if (same_route(&routes->routes[c.value], wanted)) {
+            *number_out = c.value;
+            return FERRY_OK;
+        }
+    }
+    if (!fy_reserve((void **)&routes->routes, &routes->route_capacity, routes->n_routes + 1,
+                    sizeof *routes->routes) ||
+        !fy_index_insert(&routes->route_index, hash, (uint32_t)routes->n_routes)) {
+        return fy_fail_no_memory(error, "the layout classes");
+    }
+    *number_out                        = (uint32_t)routes->n_routes;
+    routes->routes[routes->n_routes++] = *wanted;
+    return FERRY_OK;
+}
+
+static ferry_status add_leg(fy_routes *routes, uint32_t tensor, const fy_feed *feed,
+                            ferry_error *error)
+{
+    const fy_problem *problem = routes->problem;
+    const fy_tensor  *target  = &problem->tensors[tensor];
+    uint32_t          number  = feed == NULL ? tensor : feed->tensor;
+    const fy_tensor  *source  = &problem->tensors[number];
+    if (source->src == FY_NONE) {
+        return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                       "destination tensor \"%s\" has no source: the source side skips \"%s\"",
+                       target->name, source->name);
+    }
+    fy_route wanted = {.src          = source->src,
+                       .dst          = target->dst,
+                       .element_bits = target->dtype.element_bits,
+                       .n_dims       = target->n_dims};
+    for (uint32_t d = 0; d < target->n_dims; d++) {
+        wanted.src_begin[d] = feed == NULL ? 0 : feed->begin[d];
+        wanted.dst_begin[d] = feed == NULL ? 0 : feed->at[d];
+        wanted.length[d]    = feed == NULL ? target->shape[d] : feed->shape[d];
+    }
+    uint32_t     route  = 0;
+    ferry_status status = find_route(routes, &wanted, &route, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (!fy_reserve((void **)&routes->legs, &routes->leg_capacity, routes->n_legs + 1,
+                    sizeof *routes->legs)) {
+        return fy_fail_no_memory(error, "the tensors of a plan");
+    }
+    routes->legs[routes->n_legs++] = (fy_leg){.tensor = tensor,
+                                              .source = number,
+                                              .route  = route,
+                                              .unit   = routes->routes[route].n_units++};
+    return FERRY_OK;
+}
+
+static ferry_status add_legs(fy_routes *routes, const char *subset, ferry_error *error)
+{
+    const fy_problem *problem       = routes->problem;
+    size_t            subset_length = subset == NULL ? 0 : strlen(subset);
+    for (uint32_t t = 0; t < problem->n_tensors; t++) {
+        const fy_tensor *tensor = &problem->tensors[t];
+        if (tensor->dst == FY_NONE ||
+            (subset != NULL &&
+             !fy_glob_match(subset, subset_length, tensor->name, strlen(tensor->name)))) {
+            continue;
+        }
+        ferry_status status = FERRY_OK;
+        if (tensor->n_feeds == 0) {
+            status = add_leg(routes, t, NULL, error);
+        }
+        for (uint32_t i = 0; i < tensor->n_feeds && status == FERRY_OK; i++) {
+            status = add_leg(routes, t, &tensor->feeds[i], error);
+        }
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status group_units(fy_routes *routes, ferry_error *error)
+{
+    uint32_t first    = 0;
+    routes->unit_legs = fy_alloc(routes->n_legs, sizeof *routes->unit_legs);
+    if (routes->unit_legs == NULL) {
+        return fy_fail_no_memory(error, "the tensors of a plan");
+    }
+    for (size_t r = 0; r < routes->n_routes; r++) {
+        routes->routes[r].first_unit = first;
+        first += routes->routes[r].n_units;
+    }
+    for (size_t i = 0; i < routes->n_legs; i++) {
+        const fy_leg *leg = &routes->legs[i];
+        routes->unit_legs[routes->routes[leg->route].first_unit + leg->unit] = (uint32_t)i;
+    }
+    return FERRY_OK;
+}
+
+static const char *route_example(const fy_routes *routes, const fy_route *route)
+{
+    uint32_t leg = fy_route_leg(routes, route, 0);
+    return routes->problem->tensors[routes->legs[leg].tensor].name;
+}
+
+/* Lists the touches of an irregular route, first counted, then grouped by source cell. */
+static ferry_status list_irregular(const fy_routes *routes, fy_route *route, ferry_error *error)
+{
+    const fy_holders *dst_holders = fy_route_dst_holders(routes, route);
+    fy_atoms          atoms       = {0};
+    ferry_status      status      = FERRY_OK;
+    uint32_t          n_dst       = dst_holders->n_cells;
+    size_t            n_touches   = 0;
+    uint32_t         *last        = fy_alloc(route->n_cells, sizeof *last);
+    route->touch_begin = fy_alloc_zeroed((size_t)route->n_cells + 2, sizeof *route->touch_begin);
+    route->atom_count  = fy_alloc(n_dst, sizeof *route->atom_count);
+    route->wanted      = fy_alloc_zeroed(n_dst, sizeof *route->wanted);
+    if (last == NULL || route->touch_begin == NULL || route->atom_count == NULL ||
+        route->wanted == NULL) {
+        status = fy_fail_no_memory(error, "the touches of flat shards");
+        goto out;
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        /* In the second pass touch_begin[c + 1] is where the cell's next touch goes. */
+        size_t *end = route->touch_begin + 1;
+        memset(last, 0xff, route->n_cells * sizeof *last);
+        for (uint32_t dst = 0; dst < n_dst; dst++) {
+            status = fy_route_list_atoms(routes, route, dst, &atoms, error);
+            if (status != FERRY_OK) {
+                goto out;
+            }
+            route->atom_count[dst] = (uint32_t)atoms.n_items;
+            for (size_t i = 0; i < atoms.n_items; i++) {
+                uint32_t cell = atoms.items[i].cell;
+                bool     next = last[cell] != dst;
+                last[cell]    = dst;
+                if (pass == 0) {
+                    end[cell + 1] += next;
+                    route->wanted[dst] += atoms.items[i].volume;
+                    continue;
+                }
+                if (next) {
+                    route->touches[end[cell]++] = (fy_cell_touch){.dst = dst};
+                }
+                route->touches[end[cell] - 1].volume += atoms.items[i].volume;
+            }
+        }
+        if (pass == 0) {
+            for (uint32_t c = 0; c < route->n_cells; c++) {
+                end[c + 1] += end[c];
+            }
+            n_touches      = end[route->n_cells];
+            route->touches = fy_alloc(n_touches, sizeof *route->touches);
+            if (route->touches == NULL) {
+                status = fy_fail_no_memory(error, "the touches of flat shards");
+                goto out;
+            }
+        }
+    }
+    for (uint32_t c = 0; c < route->n_cells; c++) {
+        uint64_t before = 0;
+        for (size_t i = route->touch_begin[c]; i < route->touch_begin[c + 1]; i++) {
+            route->touches[i].before = before;
+            before += route->touches[i].volume;
+        }
+    }
+out:
+    fy_atoms_cleanup(&atoms);
+    fy_free(last);
+    return status;
+}
+
+/* The bytes of all units and replicas must be countable. */
+static ferry_status add_bytes(fy_routes *routes, const fy_route *route, ferry_error *error)
+{
+    const fy_holders *holders = fy_route_dst_holders(routes, route);
+    uint64_t          elements = 0, bits;
+    for (uint32_t c = 0; c < holders->n_cells; c++) {
+        uint64_t wanted = fy_route_wanted(routes, route, c);
+        if (!fy_mul(wanted, fy_holders_cell_size(holders, c), &wanted) ||
+            !fy_add(elements, wanted, &elements)) {
+            elements = UINT64_MAX;
+            break;
+        }
+    }
+    if (!fy_mul(elements, route->n_units, &elements) ||
+        !fy_mul(elements, route->element_bits, &bits) ||
+        !fy_add(routes->total_bytes, bits / 8, &routes->total_bytes) ||
+        routes->total_bytes > INT64_MAX) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "the plan moves more than 2^63 bits; it got too large at \"%s\"",
+                       route_example(routes, route));
+    }
+    return FERRY_OK;
+}
+
+static ferry_status fill_route(fy_routes *routes, fy_route *route, ferry_error *error)
+{
+    const fy_problem *problem = routes->problem;
+    const fy_layout  *src     = &problem->placements[route->src].layout;
+    const fy_layout  *dst     = &problem->placements[route->dst].layout;
+    ferry_status      status  = fy_routes_find_view(routes, route->src, &route->view, error);
+    uint32_t          weight  = src->n_flat == 0 ? 1 : src->n_flat;
+    for (uint32_t d = route->n_dims; d > 0 && status == FERRY_OK; d--) {
+        const fy_split *split        = fy_problem_split(problem, src, d - 1);
+        route->cell_weight[d - 1]    = weight;
+        route->merges_by_rank        = route->merges_by_rank || fy_split_is_shared(split);
+        weight *= split->n_cells; /* the view has checked the product */
+        status = find_overlap(routes, route, d - 1, &route->overlap[d - 1], error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    route->n_cells    = route->view->n_cells;
+    route->is_regular = src->n_flat == 0 && dst->n_flat == 0;
+    if (src->n_flat != 0 && route->merges_by_rank) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "source: \"%s\" has a flat cut on top of blocks with parts of their own",
+                       route_example(routes, route));
+    }
+    if (!route->is_regular) {
+        ferry_error inner;
+        status = list_irregular(routes, route, &inner);
+        if (status != FERRY_OK) {
+            return fy_fail(error, status, "\"%s\": %s", route_example(routes, route),
+                           inner.message);
+        }
+    }
+    return add_bytes(routes, route, error);
+}
+
+ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_routes *routes,
+                             ferry_error *error)
+{
+    *routes             = (fy_routes){.problem = problem};
+    ferry_status status = add_legs(routes, subset, error);
+    if (status == FERRY_OK) {
+        status = group_units(routes, error);
+    }
+    for (size_t i = 0; i < routes->n_routes && status == FERRY_OK; i++) {
+        status = fill_route(routes, &routes->routes[i], error);
+    }
+    if (status == FERRY_OK && routes->total_bytes == 0) {
+        status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                         "the plan moves and copies nothing: no destination tensor has an element");
+    }
+    if (status != FERRY_OK) {
+        fy_routes_cleanup(routes);
+    }
+    return status;
+}

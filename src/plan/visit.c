@@ -1,0 +1,406 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Visits in order of task ids. What a rank receives starts at its own first task. What it sends is found
+ * on the lines that it serves: each stretch names receivers, and the place of a move among the receiver's
+ * others follows from counts, without making those others.
+ */
+#include "plan/receiver.h"
+
+#include "base/checked.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A tensor that this rank sends a part of, to one receiver. */
+typedef struct errand {
+    uint32_t to;
+    uint32_t leg;
+    uint32_t cell;
+} errand;
+
+typedef struct visit {
+    const ferry_plan      *plan;
+    uint32_t               rank;
+    ferry_move_visitor     visitor;
+    void                  *context;
+    ferry_visit_statistics statistics;
+    fy_receiver            receiver;
+    errand                *errands;
+    size_t                 n_errands, errand_capacity;
+    fy_cell_touch         *touches;
+    size_t                 touch_capacity;
+    uint32_t              *cells;
+    size_t                 cell_capacity;
+    fy_atoms               atoms;
+    uint64_t              *atom_index;
+    size_t                 atom_capacity;
+    unsigned char         *is_peer; /* a bit per rank */
+} visit;
+
+static void visit_cleanup(visit *v)
+{
+    fy_receiver_cleanup(&v->receiver);
+    fy_free(v->errands);
+    fy_free(v->touches);
+    fy_free(v->cells);
+    fy_free(v->atom_index);
+    fy_free(v->is_peer);
+    fy_atoms_cleanup(&v->atoms);
+}
+
+static void note_peer(visit *v, uint32_t rank)
+{
+    unsigned char bit = (unsigned char)(1u << (rank % 8));
+    if (v->is_peer != NULL && rank != v->rank && (v->is_peer[rank / 8] & bit) == 0) {
+        v->is_peer[rank / 8] = (unsigned char)(v->is_peer[rank / 8] | bit);
+        v->statistics.peers++;
+    }
+}
+
+static ferry_status hand_over(visit *v, const ferry_move *move)
+{
+    v->statistics.moves_visited++;
+    return v->visitor(v->context, move);
+}
+
+/* All moves to the rank that the receiver is turned to. */
+static ferry_status visit_received(visit *v, ferry_error *error)
+{
+    fy_receiver *receiver = &v->receiver;
+    uint64_t     task     = v->plan->first_task[receiver->rank];
+    ferry_status status   = fy_receiver_list_legs(receiver, error);
+    for (size_t i = 0; i < receiver->n_legs && status == FERRY_OK;) {
+        status = fy_receiver_make_moves(receiver, i, task, &i, error);
+        for (size_t m = 0; m < receiver->n_moves && status == FERRY_OK; m++) {
+            note_peer(v, receiver->moves[m].from);
+            status = hand_over(v, &receiver->moves[m]);
+        }
+        task += receiver->n_moves;
+    }
+    return status;
+}
+
+static ferry_status visit_all(visit *v, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (uint32_t rank = 0; rank < v->plan->problem.n_ranks && status == FERRY_OK; rank++) {
+        if (v->plan->first_task[rank] == v->plan->first_task[rank + 1]) {
+            continue;
+        }
+        status = fy_receiver_turn(&v->receiver, v->plan, rank, error);
+        if (status == FERRY_OK) {
+            status = visit_received(v, error);
+        }
+    }
+    v->statistics.layout_classes = v->plan->routes.n_routes;
+    return status;
+}
+
+static ferry_status add_errand(visit *v, const fy_route *route, uint32_t slot, uint64_t unit,
+                               uint32_t cell, ferry_error *error)
+{
+    const fy_holders *dst = fy_route_dst_holders(&v->plan->routes, route);
+    uint32_t          to  = dst->rank[slot];
+    if (to == v->rank) {
+        return FERRY_OK; /* a self move: it is visited as received */
+    }
+    if (!fy_reserve((void **)&v->errands, &v->errand_capacity, v->n_errands + 1,
+                    sizeof *v->errands)) {
+        return fy_fail_no_memory(error, "the sends of a rank");
+    }
+    v->errands[v->n_errands++] =
+        (errand){.to   = to,
+                 .leg  = fy_route_leg(&v->plan->routes, route, (uint32_t)unit),
+                 .cell = cell};
+    return FERRY_OK;
+}
+
+/* Every receiver of a cell that has one holder, or whose sender the seed rule names. */
+static ferry_status collect_whole(visit *v, const fy_route *route, uint32_t cell,
+                                  ferry_error *error)
+{
+    const ferry_plan *plan = v->plan;
+    const fy_holders *dst  = fy_route_dst_holders(&plan->routes, route);
+    size_t            n    = 0;
+    ferry_status      status =
+        fy_route_list_touches(&plan->routes, route, cell, &v->touches, &v->touch_capacity, &n,
+                              error);
+    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+        uint32_t s = dst->cell_begin[v->touches[i].dst];
+        for (; s < dst->cell_begin[v->touches[i].dst + 1] && status == FERRY_OK; s++) {
+            bool mine = plan->policy == FERRY_REPLICA_BALANCED ||
+                        fy_seed_sender(plan, route, cell, s) == v->rank;
+            for (uint32_t u = 0; mine && u < route->n_units && status == FERRY_OK; u++) {
+                status = add_errand(v, route, s, u, cell, error);
+            }
+        }
+    }
+    return status;
+}
+
+static bool holds_cell(const fy_route *route, uint32_t cell, uint32_t rank)
+{
+    const fy_view *view = route->view;
+    if (view->placement == FY_NONE) {
+        uint32_t slot = fy_holders_find(view->holders, rank);
+        return slot != FY_NO_SLOT && view->holders->cell[slot] == cell;
+    }
+    for (uint32_t i = view->cell_begin[cell]; i < view->cell_begin[cell + 1]; i++) {
+        if (view->rank[i] == rank) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Units in a stretch of a line, but not those of receivers that hold the cell themselves. */
+static ferry_status collect_stretch(visit *v, const fy_route *route, const fy_span *span,
+                                    uint64_t begin, uint64_t end, ferry_error *error)
+{
+    const fy_holders *dst    = fy_route_dst_holders(&v->plan->routes, route);
+    bool              local  = fy_route_may_be_local(&v->plan->routes, route);
+    ferry_status      status = FERRY_OK;
+    while (begin < end && status == FERRY_OK) {
+        fy_place place = fy_span_locate(v->plan, span, begin);
+        bool     own   = local && holds_cell(route, span->cell, dst->rank[place.slot]);
+        /* All further units of this receiver follow without another look-up. */
+        for (; place.unit < span->n_units && place.begin < end && status == FERRY_OK;
+             place.unit++) {
+            if (!own) {
+                status = add_errand(v, route, place.slot, place.unit, span->cell, error);
+            }
+            place.begin += place.volume;
+        }
+        begin = place.begin;
+    }
+    return status;
+}
+
+static ferry_status collect_line(visit *v, const fy_route *route, uint32_t cell,
+                                 const fy_line *line, ferry_error *error)
+{
+    const fy_lines *lines = &v->plan->lines;
+    fy_span         span;
+    ferry_status    status = fy_span_init(v->plan, route, cell, &span, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < line->n && status == FERRY_OK; i++) {
+        if (lines->sender[line->first + i] == v->rank) {
+            uint64_t begin = i == 0 ? 0 : lines->end[line->first + i - 1];
+            status = collect_stretch(v, route, &span, begin, lines->end[line->first + i], error);
+        }
+    }
+    fy_span_cleanup(&span);
+    return status;
+}
+
+static ferry_status collect_route(visit *v, const fy_route *route, ferry_error *error)
+{
+    size_t       n_cells = 0;
+    ferry_status status  = fy_route_cells_of_rank(&v->plan->routes, route, v->rank, &v->cells,
+                                                  &v->cell_capacity, &n_cells, error);
+    v->statistics.layout_classes += n_cells > 0;
+    for (size_t i = 0; i < n_cells && status == FERRY_OK; i++) {
+        uint32_t cell = v->cells[i];
+        if (v->plan->policy == FERRY_REPLICA_SEED) {
+            status = collect_whole(v, route, cell, error);
+            continue;
+        }
+        const fy_line *line = &v->plan->lines.lines[route->first_line + cell];
+        status              = line->n == 0 ? collect_whole(v, route, cell, error)
+                                           : collect_line(v, route, cell, line, error);
+    }
+    return status;
+}
+
+static int compare_errands(const void *a, const void *b)
+{
+    const errand *x = a, *y = b;
+    if (x->to != y->to) {
+        return x->to < y->to ? -1 : 1;
+    }
+    if (x->leg != y->leg) {
+        return x->leg < y->leg ? -1 : 1;
+    }
+    return (x->cell > y->cell) - (x->cell < y->cell);
+}
+
+/* Whether the moves of this leg can be numbered without making all of them. */
+static bool is_countable(const visit *v, size_t first, size_t next, const errand *e)
+{
+    const fy_leg   *leg   = &v->plan->routes.legs[e->leg];
+    const fy_route *route = &v->plan->routes.routes[leg->route];
+    return next - first == 1 && route->is_regular && !route->merges_by_rank &&
+           fy_lines_extra(&v->plan->lines, e->to, e->leg) == 0;
+}
+
+static ferry_status send_counted(visit *v, const errand *e, uint64_t first_task,
+                                 ferry_error *error)
+{
+    const fy_leg     *leg   = &v->plan->routes.legs[e->leg];
+    const fy_route   *route = &v->plan->routes.routes[leg->route];
+    const fy_holders *dst   = fy_route_dst_holders(&v->plan->routes, route);
+    uint32_t          cell  = dst->cell[fy_holders_find(dst, e->to)];
+    ferry_status      status =
+        fy_route_list_cell_atoms(&v->plan->routes, route, e->cell, cell, &v->atoms,
+                                 &v->atom_index, &v->atom_capacity, error);
+    for (size_t i = 0; i < v->atoms.n_items && status == FERRY_OK; i++) {
+        ferry_move move;
+        fy_move_describe(v->plan, e->leg, v->rank, e->to, &move);
+        fy_move_place(v->plan, route, &v->atoms.items[i], NULL, &move);
+        move.task_id = first_task + v->atom_index[i];
+        status       = hand_over(v, &move);
+    }
+    return status;
+}
+
+static ferry_status send_made(visit *v, size_t first, uint64_t first_task, ferry_error *error)
+{
+    size_t       next;
+    uint64_t     before = v->receiver.n_visited;
+    ferry_status status = fy_receiver_make_moves(&v->receiver, first, first_task, &next, error);
+    for (size_t i = 0; i < v->receiver.n_moves && status == FERRY_OK; i++) {
+        if (v->receiver.moves[i].from == v->rank) {
+            before++; /* hand_over counts it */
+            status = hand_over(v, &v->receiver.moves[i]);
+        }
+    }
+    v->statistics.moves_visited += v->receiver.n_visited - before;
+    return status;
+}
+
+/* The errands of one tensor, which has the legs first .. next - 1 of the receiver. */
+static ferry_status send_tensor(visit *v, size_t first, size_t next, uint64_t first_task,
+                                size_t *errand_inout, ferry_error *error)
+{
+    const fy_leg *legs    = v->plan->routes.legs;
+    uint32_t      last    = v->receiver.legs[next - 1];
+    bool          made    = false;
+    ferry_status  status  = FERRY_OK;
+    for (; *errand_inout < v->n_errands && status == FERRY_OK; (*errand_inout)++) {
+        const errand *e = &v->errands[*errand_inout];
+        if (e->to != v->receiver.rank || legs[e->leg].tensor != legs[last].tensor) {
+            break;
+        }
+        if (is_countable(v, first, next, e)) {
+            status = send_counted(v, e, first_task, error);
+            continue;
+        }
+        if (!made) {
+            status = send_made(v, first, first_task, error);
+            made   = true;
+        }
+    }
+    return status;
+}
+
+static ferry_status count_tensor(visit *v, size_t first, size_t *next_out, uint64_t *count_out,
+                                 ferry_error *error)
+{
+    const fy_leg *legs   = v->plan->routes.legs;
+    uint32_t      tensor = legs[v->receiver.legs[first]].tensor;
+    size_t        next   = first;
+    *count_out           = 0;
+    for (; next < v->receiver.n_legs && legs[v->receiver.legs[next]].tensor == tensor; next++) {
+        uint64_t     count = 0;
+        ferry_status status =
+            fy_receiver_count(&v->receiver, v->receiver.legs[next], &count, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        *count_out += count;
+    }
+    *next_out = next;
+    return FERRY_OK;
+}
+
+/* Walks the tensors of one receiver as far as errands go. */
+static ferry_status send_to(visit *v, size_t *errand_inout, ferry_error *error)
+{
+    uint32_t     to     = v->errands[*errand_inout].to;
+    ferry_status status = fy_receiver_turn(&v->receiver, v->plan, to, error);
+    if (status == FERRY_OK) {
+        status = fy_receiver_list_legs(&v->receiver, error);
+    }
+    uint64_t task = v->plan->first_task[to];
+    note_peer(v, to);
+    for (size_t i = 0; i < v->receiver.n_legs && status == FERRY_OK;) {
+        size_t   next  = i;
+        uint64_t count = 0;
+        status = count_tensor(v, i, &next, &count, error);
+        if (status == FERRY_OK) {
+            status = send_tensor(v, i, next, task, errand_inout, error);
+        }
+        if (*errand_inout == v->n_errands || v->errands[*errand_inout].to != to) {
+            break;
+        }
+        task += count;
+        i = next;
+    }
+    return status;
+}
+
+static ferry_status receive_own(visit *v, ferry_error *error)
+{
+    ferry_status status = fy_receiver_turn(&v->receiver, v->plan, v->rank, error);
+    v->statistics.layout_classes += v->receiver.n_inlets;
+    return status == FERRY_OK ? visit_received(v, error) : status;
+}
+
+static ferry_status visit_rank(visit *v, ferry_error *error)
+{
+    ferry_status status   = FERRY_OK;
+    bool         received = false;
+    for (size_t r = 0; r < v->plan->routes.n_routes && status == FERRY_OK; r++) {
+        status = collect_route(v, &v->plan->routes.routes[r], error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (v->n_errands > 0) {
+        qsort(v->errands, v->n_errands, sizeof *v->errands, compare_errands);
+    }
+    for (size_t i = 0; i < v->n_errands && status == FERRY_OK;) {
+        if (!received && v->errands[i].to > v->rank) {
+            received = true;
+            status   = receive_own(v, error);
+        }
+        if (status == FERRY_OK) {
+            status = send_to(v, &i, error);
+        }
+    }
+    if (!received && status == FERRY_OK) {
+        status = receive_own(v, error);
+    }
+    return status;
+}
+
+ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank, ferry_move_visitor visitor,
+                              void *context, ferry_visit_statistics *statistics_out,
+                              ferry_error *error)
+{
+    if (plan == NULL || visitor == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_visit needs a plan and a visitor");
+    }
+    if (rank != FERRY_ALL_RANKS && rank >= plan->problem.n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", rank,
+                       plan->problem.n_ranks);
+    }
+    visit        v      = {.plan = plan, .rank = rank, .visitor = visitor, .context = context};
+    ferry_status status = FERRY_OK;
+    if (rank == FERRY_ALL_RANKS) {
+        status = visit_all(&v, error);
+    } else {
+        v.is_peer = fy_alloc_zeroed(plan->problem.n_ranks / 8 + 1, 1);
+        status    = v.is_peer == NULL ? fy_fail_no_memory(error, "the peers of a rank")
+                                      : visit_rank(&v, error);
+    }
+    if (statistics_out != NULL && status == FERRY_OK) {
+        size_t struct_size          = statistics_out->struct_size;
+        *statistics_out             = v.statistics;
+        statistics_out->struct_size = struct_size;
+    }
+    visit_cleanup(&v);
+    return status;
+}

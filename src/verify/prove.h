@@ -1,0 +1,17 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_VERIFY_PROVE_H
+#define FY_VERIFY_PROVE_H
+
+#include <ferry/prove.h>
+
+/* Shards of at most so many elements are proven element by element. */
+enum { FY_PROOF_SMALL_SHARD = 65536 };
+
+/*
+ * ferry_prove_plan with that limit given: 0 proves every shard by cells, UINT64_MAX none. Tests run
+ * both ways and want the same answer.
+ */
+ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t most_elements,
+                          ferry_proof *proof_out, ferry_error *error);
+
+#endif

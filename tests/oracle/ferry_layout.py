@@ -1,0 +1,590 @@
+"""Layouts of a ferry.spec/1 file, element by element.
+
+This is a second reading of docs/formats.md, written without a look at the library. It lists the
+global index of every local element instead of computing with intervals, so it is slow and has few
+places in which to be wrong. Nothing here knows about moves; see ferry_oracle.py for plans.
+
+The words: a *cut* is what one shard entry makes of one dimension (a list of global indices for each
+part), a *shard* is what one rank holds of one tensor, a *placement* is the shards of all holders.
+"""
+
+import math
+import re
+from functools import lru_cache
+
+MAX_DIMS = 8
+MAX_RANK = 1 << 24
+MAX_BYTES = (1 << 63) - 1
+
+DTYPE_BITS = {
+    "f64": 64, "f32": 32, "f16": 16, "bf16": 16, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8, "f4": 4,
+    "i64": 64, "u64": 64, "i32": 32, "u32": 32, "i16": 16, "u16": 16, "i8": 8, "u8": 8, "bool": 8,
+    "c64": 64,
+}
+
+
+class SpecError(Exception):
+    """The spec breaks a rule of docs/formats.md."""
+
+
+def require(condition, sentence):
+    if not condition:
+        raise SpecError(sentence)
+
+
+def is_count(value):
+    """A JSON integer that is not negative; Python's bool is an int, JSON's is not."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def dtype_bits(dtype):
+    """Bits of one element."""
+    if dtype in DTYPE_BITS:
+        return DTYPE_BITS[dtype]
+    match = re.fullmatch(r"bytes:([1-9][0-9]*)", dtype)
+    require(match, "unknown dtype %s" % dtype)
+    return 8 * int(match.group(1))
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=None)
+def _glob_regex(pattern):
+    pieces = []
+    for byte in pattern.encode("utf-8"):
+        char = bytes([byte])
+        pieces.append({b"*": b".*", b"?": b"."}.get(char, re.escape(char)))
+    return re.compile(b"".join(pieces), re.DOTALL)
+
+
+def glob_match(pattern, name):
+    """`*` is any text (also none), `?` is one byte of the UTF-8 name, all else is itself."""
+    return _glob_regex(pattern).fullmatch(name.encode("utf-8")) is not None
+
+
+def stage_number(pattern, name):
+    """The number that `{}` stands for when `name` fits `pattern`, else None.
+
+    The leftmost fit decides; of the numbers that begin there the longest that fits.
+    """
+    require(pattern.count("{}") == 1, "stage %s: {} must appear exactly once" % pattern)
+    head, tail = pattern.split("{}")
+    for begin in range(len(name)):
+        digits = re.match(r"0|[1-9][0-9]*", name[begin:], re.ASCII)
+        if digits is None or not glob_match(head, name[:begin]):
+            continue
+        for end in range(begin + digits.end(), begin, -1):
+            if glob_match(tail, name[end:]):
+                return int(name[begin:end])
+    return None
+
+
+# ---- cuts: one dimension over P parts ------------------------------------------------------------
+
+
+def chunk(extent, parts):
+    """PyTorch's chunk rule: [begin, end) of each part."""
+    size = -(-extent // parts)
+    return [(min(extent, p * size), min(extent, (p + 1) * size)) for p in range(parts)]
+
+
+def chunk_in_units(extent, parts, unit):
+    require(extent % unit == 0, "unit %d does not divide %d" % (unit, extent))
+    return [(lo * unit, hi * unit) for lo, hi in chunk(extent // unit, parts)]
+
+
+def cut_even(extent, parts, unit=1):
+    return [list(range(lo, hi)) for lo, hi in chunk_in_units(extent, parts, unit)]
+
+
+def cut_stride(extent, parts, stride, unit=1):
+    """P * stride segments; segment j belongs to part j mod P."""
+    pieces = [[] for _ in range(parts)]
+    for j, (lo, hi) in enumerate(chunk_in_units(extent, parts * stride, unit)):
+        pieces[j % parts].extend(range(lo, hi))
+    return pieces
+
+
+def cut_cycle(extent, parts, block):
+    pieces = [[] for _ in range(parts)]
+    for index in range(extent):
+        pieces[index // block % parts].append(index)
+    return pieces
+
+
+def cut_sizes(extent, parts, sizes):
+    require(len(sizes) == parts, "sizes: %d entries for %d parts" % (len(sizes), parts))
+    require(sum(sizes) == extent, "sizes sum to %d, not to %d" % (sum(sizes), extent))
+    pieces, begin = [], 0
+    for size in sizes:
+        pieces.append(list(range(begin, begin + size)))
+        begin += size
+    return pieces
+
+
+def cut_nested(begin, end, counts, unit):
+    """Cut over the slowest axis, then each part over the next one; parts in row-major order."""
+    if not counts:
+        return [list(range(begin, end))]
+    pieces = []
+    for lo, hi in chunk_in_units(end - begin, counts[0], unit):
+        pieces.extend(cut_nested(begin + lo, begin + hi, counts[1:], unit))
+    return pieces
+
+
+def spread(pieces, ranks):
+    """`parts`: rank-part p of P holds piece floor(p * k / P)."""
+    require(ranks % len(pieces) == 0, "parts %d does not divide %d" % (len(pieces), ranks))
+    return [pieces[p * len(pieces) // ranks] for p in range(ranks)]
+
+
+def cut_blocks(extent, ranks, blocks, parts, unit):
+    """Every block is cut by itself, perhaps over fewer parts than there are ranks."""
+    result, begin = [[] for _ in range(ranks)], 0
+    for block in blocks:
+        size, k = block if isinstance(block, list) else (block, parts)
+        require(k >= 1, "blocks: 0 parts")
+        for p, piece in enumerate(spread(cut_even(size, k, unit), ranks)):
+            result[p].extend(begin + index for index in piece)
+        begin += size
+    require(begin == extent, "blocks sum to %d, not to %d" % (begin, extent))
+    return result
+
+
+def cut_dim(extent, counts, entry):
+    """Global indices of each of the prod(counts) rank-parts, for one entry of `shard`."""
+    kinds = [key for key in ("stride", "blocks", "sizes", "cycle") if key in entry]
+    require(len(kinds) <= 1, "more than one of stride, blocks, sizes, cycle")
+    for key in ("stride", "cycle", "unit", "parts"):
+        require(entry.get(key, 1) >= 1, "%s must be at least 1" % key)
+    ranks, unit = math.prod(counts), entry.get("unit", 1)
+    if entry.get("nested"):
+        require(not kinds and "parts" not in entry, "nested allows no other way to cut")
+        return cut_nested(0, extent, counts, unit)
+    parts = entry.get("parts", ranks)
+    if "blocks" in entry:
+        return cut_blocks(extent, ranks, entry["blocks"], parts, unit)
+    if "sizes" in entry or "cycle" in entry:
+        require("unit" not in entry, "unit does not go with sizes or cycle")
+    if "sizes" in entry:
+        pieces = cut_sizes(extent, parts, entry["sizes"])
+    elif "cycle" in entry:
+        pieces = cut_cycle(extent, parts, entry["cycle"])
+    elif "stride" in entry:
+        pieces = cut_stride(extent, parts, entry["stride"], unit)
+    else:
+        pieces = cut_even(extent, parts, unit)
+    return spread(pieces, ranks)
+
+
+# ---- shards and placements -----------------------------------------------------------------------
+
+
+def row_major_strides(shape):
+    strides, step = [0] * len(shape), 1
+    for d in range(len(shape) - 1, -1, -1):
+        strides[d] = step
+        step *= shape[d]
+    return strides
+
+
+def offsets(index_lists, strides):
+    """Row-major offsets of a product of index lists, in row-major order of the product."""
+    result = [0]
+    for indices, stride in zip(index_lists, strides):
+        steps = [index * stride for index in indices]
+        result = [base + step for base in result for step in steps]
+    return result
+
+
+class Shard:
+    """What one rank holds: `axes[d][i]` is the global index of local index i on dimension d.
+
+    `flat` is None, or the [lo, hi) of the row-major order of those axes that the rank really holds.
+    """
+
+    __slots__ = ("axes", "flat", "_held")
+
+    def __init__(self, axes, flat=None):
+        self.axes = axes
+        self.flat = flat
+        self._held = None
+
+    @property
+    def shape(self):
+        """The shape before flattening."""
+        return [len(axis) for axis in self.axes]
+
+    def held(self, global_strides):
+        """Global row-major offset of every element held, in local order."""
+        if self._held is None:
+            everything = offsets(self.axes, global_strides)
+            self._held = everything if self.flat is None else everything[slice(*self.flat)]
+        return self._held
+
+
+class Placement:
+    """Who holds what of one tensor on one side: `shards` maps rank to Shard, ranks ascending."""
+
+    def __init__(self, shape, shards):
+        self.shape = shape
+        self.strides = row_major_strides(shape)
+        self.shards = dict(sorted(shards.items()))
+
+    def held(self, rank):
+        return self.shards[rank].held(self.strides)
+
+    def is_flat(self):
+        return any(shard.flat is not None for shard in self.shards.values())
+
+    def shares_partly(self):
+        """Do two holders have some, but not all, of their indices on a dimension in common?"""
+        for d in range(len(self.shape)):
+            parts = {tuple(shard.axes[d]) for shard in self.shards.values()}
+            if sum(map(len, parts)) > len(set().union(*parts)):
+                return True
+        return False
+
+    def holder_masks(self):
+        """For each global element the set of ranks that hold it, as a bit mask."""
+        masks = [0] * math.prod(self.shape)
+        for rank in self.shards:
+            bit = 1 << rank
+            for index in self.held(rank):
+                masks[index] |= bit
+        return masks
+
+
+class Side:
+    """`source` or `destination` of a spec: a mesh, its ranks and its rules."""
+
+    def __init__(self, spec_side, which):
+        self.which = which
+        self.axes = [axis for axis, _ in spec_side["mesh"]]
+        self.sizes = [size for _, size in spec_side["mesh"]]
+        require(len(set(self.axes)) == len(self.axes), "%s: an axis appears twice" % which)
+        require(all(size >= 1 for size in self.sizes), "%s: an axis without ranks" % which)
+        count = math.prod(self.sizes)
+        require(count <= MAX_RANK, "%s: %d ranks" % (which, count))
+        self.rules = spec_side["rules"]
+        self.stages = spec_side.get("stages", [])
+        if "ranks" in spec_side:
+            self.ranks = spec_side["ranks"]
+            require(len(self.ranks) == count, "%s: %d ranks for %d places"
+                    % (which, len(self.ranks), count))
+            require(len(set(self.ranks)) == count, "%s: a rank appears twice" % which)
+        else:
+            first = spec_side.get("first_rank", 0)
+            self.ranks = list(range(first, first + count))
+        require(max(self.ranks) < MAX_RANK, "%s: rank %d" % (which, max(self.ranks)))
+
+    def size_of(self, axis):
+        require(axis in self.axes, "%s: the mesh has no axis %s" % (self.which, axis))
+        return self.sizes[self.axes.index(axis)]
+
+    def coordinates(self):
+        """(rank, {axis: coordinate}) of every rank, in row-major order of the mesh."""
+        for index, rank in enumerate(self.ranks):
+            where, rest = {}, index
+            for axis, size in zip(reversed(self.axes), reversed(self.sizes)):
+                where[axis] = rest % size
+                rest //= size
+            yield rank, where
+
+    def rule_for(self, name):
+        for rule in self.rules:
+            if glob_match(rule["match"], name):
+                return rule
+        raise SpecError("%s: no rule of the %s matches" % (name, self.which))
+
+    def stage_pins(self, name):
+        """{axis: coordinate} from every stage that fits the name."""
+        pins = {}
+        for stage in self.stages:
+            number = stage_number(stage["match"], name)
+            if number is None:
+                continue
+            axis, size = stage["axis"], self.size_of(stage["axis"])
+            require(axis not in pins, "%s: two stages on axis %s" % (name, axis))
+            pins[axis] = {stage_coordinate(name, stage, number, size)}
+        return pins
+
+    def pins(self, name, rule):
+        """{axis: set of coordinates}: `on` of the rule overrides a stage on the same axis."""
+        result = self.stage_pins(name)
+        for axis, value in rule.get("on", {}).items():
+            size = self.size_of(axis)
+            values = value if isinstance(value, list) else [value]
+            require(all(-size <= v < size for v in values), "%s: on %s out of range" % (name, axis))
+            result[axis] = {v % size for v in values}
+            require(len(result[axis]) == len(values), "%s: on %s twice" % (name, axis))
+        return result
+
+    def place(self, name, shape):
+        """The placement of a tensor, or None when this side skips it."""
+        rule = self.rule_for(name)
+        if rule.get("skip"):
+            return None
+        pins = self.pins(name, rule)
+        entries = [(entry, axis_list(entry["axis"])) for entry in rule.get("shard", [])]
+        self._check_rule(name, shape, rule, entries, pins)
+        cuts = {}
+        for entry, axes in entries:
+            counts = [self.size_of(axis) for axis in axes]
+            cuts[entry["dim"]] = (axes, counts, cut_dim(shape[entry["dim"]], counts, entry))
+        whole = [list(range(extent)) for extent in shape]
+        shards = {}
+        for rank, where in self.coordinates():
+            if any(where[axis] not in allowed for axis, allowed in pins.items()):
+                continue
+            axes_held = list(whole)
+            for dim, (axes, counts, parts) in cuts.items():
+                axes_held[dim] = parts[row_major([where[a] for a in axes], counts)]
+            shards[rank] = Shard(axes_held, self._flat_range(rule, where, axes_held))
+        return Placement(shape, shards)
+
+    def _flat_range(self, rule, where, axes_held):
+        if "flat" not in rule:
+            return None
+        flat, count = rule["flat"], math.prod(len(axis) for axis in axes_held)
+        parts = self.size_of(flat["axis"])
+        if "sizes" in flat:
+            pieces = cut_sizes(count, parts, flat["sizes"])
+            begin = sum(flat["sizes"][:where[flat["axis"]]])
+            return begin, begin + len(pieces[where[flat["axis"]]])
+        return chunk(count, parts)[where[flat["axis"]]]
+
+    def _check_rule(self, name, shape, rule, entries, pins):
+        used = list(pins)
+        for _, axes in entries:
+            used.extend(axes)
+        if "flat" in rule:
+            used.append(rule["flat"]["axis"])
+        for axis in used:
+            self.size_of(axis)
+            require(used.count(axis) == 1, "%s: axis %s is used twice" % (name, axis))
+        dims = [entry["dim"] for entry, _ in entries]
+        require(len(set(dims)) == len(dims), "%s: a dim appears twice" % name)
+        require(all(dim < len(shape) for dim in dims), "%s: dim out of range" % name)
+        require(shape or "flat" not in rule, "%s: flat on a scalar" % name)
+
+
+def axis_list(axis):
+    return axis if isinstance(axis, list) else [axis]
+
+
+def row_major(coordinates, sizes):
+    index = 0
+    for coordinate, size in zip(coordinates, sizes):
+        index = index * size + coordinate
+    return index
+
+
+def stage_coordinate(name, stage, number, axis_size):
+    if "sizes" in stage:
+        require(len(stage["sizes"]) == axis_size, "stage %s: sizes" % stage["match"])
+        for coordinate, items in enumerate(stage["sizes"]):
+            if number < items:
+                return coordinate
+            number -= items
+        raise SpecError("%s: beyond the sizes of stage %s" % (name, stage["match"]))
+    require(number < stage["count"], "%s: %d >= count %d" % (name, number, stage["count"]))
+    return number * axis_size // stage["count"]
+
+
+# ---- tensors and where the destination's elements come from --------------------------------------
+
+
+class Tensor:
+    def __init__(self, index, name, shape, dtype, source):
+        self.index = index
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.bits = dtype_bits(dtype)
+        self.source = source
+        self.elements = math.prod(shape)
+        require(len(shape) <= MAX_DIMS, "%s: %d dimensions" % (name, len(shape)))
+        require(self.elements * self.bits <= 8 * MAX_BYTES, "%s: too large" % name)
+
+    def bytes_of(self, elements):
+        require(elements * self.bits % 8 == 0, "%s: %d elements end inside a byte"
+                % (self.name, elements))
+        return elements * self.bits // 8
+
+
+class Feed:
+    """Box (begin, extents) of tensor `source` fills the box of these extents that starts at `at`.
+
+    Where the two tensors differ in their number of dimensions, the extents of either side are
+    aligned at the last dimension and the leading ones are 1 (an expert inside a stack of experts).
+    """
+
+    def __init__(self, source, begin, shape, at, n_dims):
+        self.source = source
+        self.begin = begin
+        self.source_extents = shape
+        self.at = at
+        self.extents = align(shape, n_dims)
+
+
+def align(shape, n_dims):
+    """The same extents over n_dims dimensions, by adding or dropping leading ones."""
+    surplus = max(0, len(shape) - n_dims)
+    require(all(extent == 1 for extent in shape[:surplus]), "box: extents do not fit")
+    return [1] * (n_dims - len(shape)) + list(shape[surplus:])
+
+
+def expand_tensors(entries):
+    """Entries with `count` stand for one tensor per index tuple, {0} slowest."""
+    result = []
+    for entry in entries:
+        for index in index_tuples(entry.get("count", [])):
+            name, source = entry["name"], entry.get("source")
+            for k, value in enumerate(index):
+                require("{%d}" % k in name, "%s: {%d} is missing" % (name, k))
+                name = name.replace("{%d}" % k, str(value))
+            result.append(Tensor(len(result), name, entry["shape"], entry["dtype"], source))
+    names = [tensor.name for tensor in result]
+    require(len(set(names)) == len(names), "a tensor appears twice")
+    return result
+
+
+def index_tuples(counts):
+    if not counts:
+        return [()]
+    return [(i,) + rest for i in range(counts[0]) for rest in index_tuples(counts[1:])]
+
+
+class Model:
+    """A whole spec, expanded. Placements are made on first use and kept."""
+
+    def __init__(self, spec):
+        self.tensors = expand_tensors(spec["tensors"])
+        self.by_name = {tensor.name: tensor for tensor in self.tensors}
+        self.source = Side(spec["source"], "source")
+        self.destination = Side(spec["destination"], "destination")
+        self.cluster = spec.get("cluster")
+        self.world = 1 + max(self.source.ranks + self.destination.ranks)
+        self._placed = {}
+        self._masks = {}
+
+    def at_source(self, name):
+        """The placement at the source; a tensor that is fed from others is not placed there."""
+        tensor = self.by_name[name]
+        require(tensor.source is None, "%s: is not placed at the source" % name)
+        return self._place(self.source, tensor)
+
+    def at_destination(self, name):
+        return self._place(self.destination, self.by_name[name])
+
+    def _place(self, side, tensor):
+        key = side.which, tensor.name
+        if key not in self._placed:
+            self._placed[key] = side.place(tensor.name, tensor.shape)
+        return self._placed[key]
+
+    def source_masks(self, name):
+        """Holder masks at the source, by global element."""
+        if name not in self._masks:
+            self._masks[name] = self.at_source(name).holder_masks()
+        return self._masks[name]
+
+    def wanted(self, subset=None):
+        """The tensors that some destination rank wants, in spec order."""
+        return [tensor for tensor in self.tensors
+                if (subset is None or glob_match(subset, tensor.name))
+                and self.at_destination(tensor.name) is not None]
+
+    def feeds(self, tensor):
+        """The boxes that make up the tensor at the destination."""
+        n_dims = len(tensor.shape)
+        if tensor.source is None or isinstance(tensor.source, str):
+            name = tensor.source or tensor.name
+            zeros = [0] * n_dims
+            return [Feed(name, zeros, tensor.shape, zeros, n_dims)]
+        return [Feed(box["tensor"], box["begin"], box["shape"], box["at"], n_dims)
+                for box in tensor.source]
+
+    def origin(self, tensor):
+        """For each global element its feed number and its offset in the source tensor."""
+        origin = [None] * tensor.elements
+        strides = row_major_strides(tensor.shape)
+        for number, feed in enumerate(self.feeds(tensor)):
+            source = self.by_name[feed.source]
+            to = offsets(spans(feed.at, feed.extents), strides)
+            start = offsets(spans(feed.begin, feed.source_extents), row_major_strides(source.shape))
+            for destination, offset in zip(to, start):
+                require(origin[destination] is None, "%s: source boxes overlap" % tensor.name)
+                origin[destination] = (number, offset)
+        require(None not in origin, "%s: source boxes leave a gap" % tensor.name)
+        return origin
+
+    def validate(self):
+        """Raises SpecError for what docs/formats.md calls an error; used on generated specs."""
+        moved = 0
+        for tensor in self.tensors:
+            if tensor.source is None:
+                self.at_source(tensor.name)
+            if self.at_destination(tensor.name) is None:
+                continue
+            self._validate_feeds(tensor)
+            placement = self.at_destination(tensor.name)
+            moved += sum(len(placement.held(rank)) for rank in placement.shards)
+        require(moved > 0, "the plan moves and copies no bytes")
+
+    def _validate_feeds(self, tensor):
+        for feed in self.feeds(tensor):
+            source = self.by_name.get(feed.source)
+            require(source is not None, "%s: no source %s" % (tensor.name, feed.source))
+            require(source.dtype == tensor.dtype, "%s: dtype of its source" % tensor.name)
+            if not isinstance(tensor.source, list):
+                require(source.shape == tensor.shape, "%s: shape of its source" % tensor.name)
+            require(len(feed.begin) == len(feed.source_extents) == len(source.shape)
+                    and len(feed.at) == len(tensor.shape), "%s: dims of a box" % tensor.name)
+            require(fits(feed.begin, feed.source_extents, source.shape)
+                    and fits(feed.at, feed.extents, tensor.shape), "%s: box exceeds" % tensor.name)
+            require(self.at_source(feed.source) is not None,
+                    "%s: the source skips %s" % (tensor.name, feed.source))
+        self.origin(tensor)
+        if tensor.bits % 8:
+            self._validate_sub_byte(tensor)
+
+    def _validate_sub_byte(self, tensor):
+        """Stricter than the format needs: every edge on the last dimension is on a byte."""
+        require(tensor.shape, "%s: a scalar of half a byte" % tensor.name)
+        for feed in self.feeds(tensor):
+            edges = [feed.at[-1], feed.begin[-1], feed.extents[-1]]
+            require(all(edge % 2 == 0 for edge in edges), "%s: odd box" % tensor.name)
+            require(cuts_are_even(self.at_source(feed.source)), "%s: odd cut" % tensor.name)
+        require(cuts_are_even(self.at_destination(tensor.name)), "%s: odd cut" % tensor.name)
+
+
+def spans(begin, extents):
+    return [range(b, b + n) for b, n in zip(begin, extents)]
+
+
+def fits(begin, extents, shape):
+    return all(b + n <= size for b, n, size in zip(begin, extents, shape))
+
+
+def runs(indices):
+    """[first position, length] of each maximal run of consecutive numbers."""
+    result = []
+    for position, index in enumerate(indices):
+        if result and index == indices[position - 1] + 1:
+            result[-1][1] += 1
+        else:
+            result.append([position, 1])
+    return result
+
+
+def cuts_are_even(placement):
+    for shard in placement.shards.values():
+        last = shard.axes[-1]
+        if any(last[at] % 2 or at % 2 or length % 2 for at, length in runs(last)):
+            return False
+        if shard.flat is not None and (shard.flat[0] % 2 or shard.flat[1] % 2):
+            return False
+    return True

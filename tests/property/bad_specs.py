@@ -1,0 +1,550 @@
+"""The table of specs that `ferry plan` must refuse, for plan_bad_input.py.
+
+A row is a name, what to write into the spec file, and what the one line on stderr must contain. A
+needle is a string, or a tuple of strings of which one is enough (where the format leaves open which
+name the sentence gives). Every row changes one thing in a spec that is good.
+"""
+
+import copy
+import json
+from collections import namedtuple
+
+# `content` is a dict (written as JSON), bytes, or a function of the folder that returns the path.
+# `oracle` says that the reference reading of the format (tests/oracle) refuses the spec as well.
+Row = namedtuple("Row", "name content needles oracle")
+
+NAME = "blk.weight"
+EXPERT = "layers.3.w"
+
+
+def row(name, content, *needles, oracle=False):
+    return Row(name, content, needles, oracle)
+
+
+# ---- good specs to start from --------------------------------------------------------------------
+
+
+def small(source_rule=None, destination_rule=None, shape=(12, 8), dtype="f32", **tensor):
+    """One tensor NAME from pp 2 x tp 4 to dp 2 x tp 4 with the given rules (less their match)."""
+    return {
+        "format": "ferry.spec/1",
+        "tensors": [{"name": NAME, "shape": list(shape), "dtype": dtype, **tensor}],
+        "source": {"mesh": [["pp", 2], ["tp", 4]], "first_rank": 0,
+                   "rules": [{"match": "*", **(source_rule or {})}]},
+        "destination": {"mesh": [["dp", 2], ["tp", 4]], "first_rank": 4,
+                        "rules": [{"match": "*", **(destination_rule or {})}]},
+    }
+
+
+def shard(*entries, **rule):
+    return {"shard": list(entries), **rule}
+
+
+def cut(**keys):
+    """A rule that shards dim 0 over tp."""
+    return shard({"dim": 0, "axis": "tp", **keys})
+
+
+# Every key of the format occurs here at least once, so that each can be spoilt on its own.
+RICH = {
+    "format": "ferry.spec/1",
+    "tensors": [
+        {"name": "layers.{0}.w", "count": [4], "shape": [12, 8], "dtype": "f32"},
+        {"name": "gate", "shape": [6, 8], "dtype": "bf16"},
+        {"name": "up", "shape": [6, 8], "dtype": "bf16"},
+        {
+            "name": "gate_up",
+            "shape": [12, 8],
+            "dtype": "bf16",
+            "source": [
+                {"tensor": "gate", "begin": [0, 0], "shape": [6, 8], "at": [0, 0]},
+                {"tensor": "up", "begin": [0, 0], "shape": [6, 8], "at": [6, 0]},
+            ],
+        },
+        {"name": "embed", "shape": [16, 4], "dtype": "f16"},
+        {"name": "head", "shape": [16, 4], "dtype": "f16", "source": "embed"},
+        {"name": "scale", "shape": [], "dtype": "f32"},
+    ],
+    "source": {
+        "mesh": [["pp", 2], ["dp", 2], ["tp", 2]],
+        "first_rank": 0,
+        "stages": [{"match": "layers.{}.*", "count": 4, "axis": "pp"}],
+        "rules": [
+            {"match": "layers.*", "shard": [{"dim": 0, "axis": "tp", "stride": 2, "unit": 3}]},
+            {
+                "match": "gate",
+                "on": {"pp": 0},
+                "shard": [{"dim": 0, "axis": "tp", "blocks": [4, [2, 1]]}],
+            },
+            {
+                "match": "up",
+                "on": {"pp": [0, -1]},
+                "shard": [{"dim": 0, "axis": "tp", "sizes": [4, 2]}],
+            },
+            {
+                "match": "embed",
+                "flat": {"axis": "dp"},
+                "shard": [{"dim": 0, "axis": "tp", "parts": 1}],
+            },
+            {"match": "*"},
+        ],
+    },
+    "destination": {
+        "mesh": [["dp", 2], ["tp", 4]],
+        "ranks": [7, 6, 5, 4, 3, 2, 1, 0],
+        "stages": [{"match": "layers.{}.*", "sizes": [1, 3], "axis": "dp"}],
+        "rules": [
+            {"match": "gate", "skip": True},
+            {"match": "up", "skip": True},
+            {"match": "layers.*", "shard": [{"dim": 1, "axis": "tp", "cycle": 2}]},
+            {"match": "embed", "shard": [{"dim": 0, "axis": ["dp", "tp"], "nested": True}]},
+            {"match": "head", "flat": {"axis": "tp", "sizes": [1, 0, 60, 3]}},
+            {"match": "*"},
+        ],
+    },
+    "cluster": {
+        "ranks_per_node": 4,
+        "rank_gbytes_per_s": 400,
+        "node_gbytes_per_s": 100.5,
+        "latency_us": 5,
+        "nodes": {"1": {"rank_gbytes_per_s": 25, "node_gbytes_per_s": 50}},
+    },
+}
+
+
+def spoilt(*path_and_value):
+    """RICH with the value at a path replaced."""
+    *path, key, value = path_and_value
+    spec = copy.deepcopy(RICH)
+    place = spec
+    for step in path:
+        place = place[step]
+    place[key] = value
+    return spec
+
+
+def without(*path):
+    spec = copy.deepcopy(RICH)
+    place = spec
+    for step in path[:-1]:
+        place = place[step]
+    del place[path[-1]]
+    return spec
+
+
+def path_text(path):
+    return ".".join(map(str, path))
+
+
+# ---- keys and types ------------------------------------------------------------------------------
+
+LEVELS = {
+    "top": (), "tensor": ("tensors", 1), "source box": ("tensors", 3, "source", 0),
+    "side": ("source",), "stage": ("source", "stages", 0), "rule": ("source", "rules", 0),
+    "shard entry": ("source", "rules", 0, "shard", 0), "flat": ("source", "rules", 3, "flat"),
+    "cluster": ("cluster",), "node": ("cluster", "nodes", "1"),
+}
+
+REQUIRED = [
+    ("tensors",), ("source",), ("destination",), ("tensors", 1, "name"), ("tensors", 1, "shape"),
+    ("tensors", 1, "dtype"), ("source", "mesh"), ("source", "rules", 1, "match"),
+    ("source", "rules", 1, "shard", 0, "dim"), ("source", "rules", 1, "shard", 0, "axis"),
+    ("source", "rules", 3, "flat", "axis"), ("source", "stages", 0, "match"),
+    ("source", "stages", 0, "axis"), ("source", "stages", 0, "count"),
+    ("tensors", 3, "source", 0, "tensor"), ("tensors", 3, "source", 0, "begin"),
+    ("tensors", 3, "source", 0, "shape"), ("tensors", 3, "source", 0, "at"), ("format",),
+]
+
+COUNTS = [
+    ("source", "first_rank"), ("source", "stages", 0, "count"),
+    ("source", "rules", 0, "shard", 0, "dim"), ("source", "rules", 0, "shard", 0, "stride"),
+    ("source", "rules", 0, "shard", 0, "unit"), ("source", "rules", 3, "shard", 0, "parts"),
+    ("destination", "rules", 2, "shard", 0, "cycle"), ("cluster", "ranks_per_node"),
+]
+NO_COUNTS = ["1", 1.5, -1, True, None, [], {}, 10**30]
+
+COUNTS_IN_LISTS = [
+    ("tensors", 0, "shape", 0), ("tensors", 0, "count", 0), ("destination", "ranks", 0),
+    ("destination", "stages", 0, "sizes", 0), ("source", "rules", 1, "shard", 0, "blocks", 0),
+    ("source", "rules", 2, "shard", 0, "sizes", 0), ("destination", "rules", 4, "flat", "sizes", 0),
+    ("source", "mesh", 0, 1), ("tensors", 3, "source", 0, "begin", 0),
+    ("tensors", 3, "source", 0, "shape", 0), ("tensors", 3, "source", 0, "at", 0),
+]
+
+TEXTS = [
+    ("format",), ("tensors", 1, "name"), ("tensors", 1, "dtype"), ("source", "rules", 0, "match"),
+    ("source", "stages", 0, "match"), ("source", "stages", 0, "axis"),
+    ("source", "rules", 3, "flat", "axis"), ("tensors", 3, "source", 0, "tensor"),
+]
+
+LISTS = [
+    ("tensors",), ("tensors", 1, "shape"), ("tensors", 0, "count"), ("source", "mesh"),
+    ("source", "stages"), ("source", "rules"), ("source", "rules", 0, "shard"),
+    ("source", "rules", 1, "shard", 0, "blocks"), ("source", "rules", 2, "shard", 0, "sizes"),
+    ("destination", "ranks"), ("destination", "rules", 4, "flat", "sizes"),
+    ("destination", "stages", 0, "sizes"), ("tensors", 3, "source", 0, "begin"),
+    ("tensors", 3, "source", 0, "at"),
+]
+
+RECORDS = [
+    ("source",), ("destination",), ("cluster",), ("cluster", "nodes"), ("cluster", "nodes", "1"),
+    ("source", "rules", 1, "on"), ("source", "rules", 3, "flat"),
+]
+
+RATES = [("cluster", "rank_gbytes_per_s"), ("cluster", "node_gbytes_per_s"),
+         ("cluster", "nodes", "1", "rank_gbytes_per_s")]
+
+
+def last_key(path):
+    """The key that a sentence about this path names, or the one that holds the list."""
+    return [step for step in path if isinstance(step, str)][-1]
+
+
+def type_row(path, value):
+    """The sentence names the key; a number that no integer type holds may stand for it."""
+    key = last_key(path)
+    needle = (key, str(value)) if value == 10**30 else {"mesh": ("mesh", "pp")}.get(key, key)
+    return row("type: %s = %s" % (path_text(path), json.dumps(value)), spoilt(*path, value), needle)
+
+
+def key_rows():
+    for level, path in LEVELS.items():
+        yield row("unknown key: " + level, spoilt(*path, "colour", 1), "colour")
+    for path in REQUIRED:
+        yield row("missing key: " + path_text(path), without(*path), path[-1])
+    yield row("missing key: source.rules", without("source", "rules"), ("rules", "layers.0.w"))
+
+
+def type_rows():
+    for path in COUNTS:
+        yield from (type_row(path, value) for value in NO_COUNTS)
+    for path in COUNTS_IN_LISTS:
+        yield from (type_row(path, value) for value in ("1", 1.5, -1, True, None, {}))
+    for path in TEXTS:
+        yield from (type_row(path, value) for value in (5, None, True, []))
+    for path in LISTS:
+        yield from (type_row(path, value) for value in ({}, 5, "x", None))
+    for path in RECORDS:
+        yield from (type_row(path, value) for value in ([], 5, "x", True))
+    for path in RATES:
+        yield from (type_row(path, value) for value in (0, -1, "400", True, None, []))
+    for value in (1, "yes", None):
+        yield type_row(("destination", "rules", 0, "skip"), value)
+        yield type_row(("destination", "rules", 3, "shard", 0, "nested"), value)
+    for value in (5, None, [5], {}):
+        yield type_row(("source", "rules", 0, "shard", 0, "axis"), value)
+    for value in ("0", 0.5, None, ["0"], {}):
+        yield type_row(("source", "rules", 1, "on", "pp"), value)
+    for value in (5, None, {}, True):
+        yield type_row(("tensors", 5, "source"), value)
+    yield type_row(("source", "rules", 1, "shard", 0, "blocks", 1), [2])
+    yield type_row(("source", "rules", 1, "shard", 0, "blocks", 1), [2, 1, 1])
+    yield type_row(("source", "mesh", 0), ["pp"])
+    yield type_row(("source", "mesh", 0), ["pp", 2, 2])
+    yield type_row(("source", "mesh", 0), [2, "pp"])
+    yield row("latency below 0", spoilt("cluster", "latency_us", -1), "latency_us")
+    yield row("0 ranks per node", spoilt("cluster", "ranks_per_node", 0), "ranks_per_node")
+    yield row("another format", spoilt("format", "ferry.spec/2"), "ferry.spec/2")
+    yield row("a tensor is text", spoilt("tensors", 1, "gate"), "tensors")
+    yield row("a rule is text", spoilt("source", "rules", 1, "gate"), "rules")
+
+
+# ---- what the Edges say --------------------------------------------------------------------------
+
+
+def edge(name, spec, *needles):
+    return row(name, spec, *needles, oracle=True)
+
+
+def changed(spec, *path_and_value):
+    *path, key, value = path_and_value
+    place = spec
+    for step in path:
+        place = place[step]
+    place[key] = value
+    return spec
+
+
+def cut_rows():
+    pairs = [("stride", 2), ("blocks", [12]), ("sizes", [3, 3, 3, 3]), ("cycle", 2)]
+    for i, (key, value) in enumerate(pairs):
+        for other, second in pairs[i + 1:]:
+            yield edge("%s and %s" % (key, other), small(cut(**{key: value, other: second})),
+                       (key, other))
+        nested = {"dim": 0, "axis": ["pp", "tp"], "nested": True, key: value}
+        yield edge("nested and " + key, small(shard(nested)), ("nested", key))
+    nested = {"dim": 0, "axis": ["pp", "tp"], "nested": True, "parts": 2}
+    yield edge("nested and parts", small(shard(nested)), ("nested", "parts"))
+    yield edge("unit and sizes", small(cut(unit=1, sizes=[3, 3, 3, 3])), ("unit", "sizes"))
+    yield edge("unit and cycle", small(cut(unit=1, cycle=2)), ("unit", "cycle"))
+    for key in ("stride", "cycle", "unit", "parts"):
+        yield edge(key + " 0", small(cut(**{key: 0})), key)
+    yield edge("sizes too short", small(cut(sizes=[3, 9])), ("sizes", NAME), "2", "4")
+    yield edge("sizes too long", small(cut(sizes=[3, 3, 3, 2, 1])), ("sizes", NAME), "5", "4")
+    yield edge("sizes sum to less", small(cut(sizes=[3, 3, 3, 2])), NAME, "11", "12")
+    yield edge("sizes sum to more", small(cut(sizes=[3, 3, 3, 4])), NAME, "13", "12")
+    yield edge("sizes that overflow", small(cut(sizes=[2**62, 2**62, 2**62, 2**62 + 12])), NAME)
+    yield edge("sizes for ranks, not parts", small(cut(sizes=[3, 3, 3, 3], parts=2)),
+               ("sizes", NAME), "4", "2")
+    yield edge("blocks sum to less", small(cut(blocks=[4, 4])), NAME, "8", "12")
+    yield edge("blocks sum to more", small(cut(blocks=[8, 8])), NAME, "16", "12")
+    yield edge("parts does not divide", small(cut(parts=3)), ("parts", NAME), "3", "4")
+    yield edge("parts above the ranks", small(cut(parts=8)), ("parts", NAME), "8", "4")
+    yield edge(
+        "block parts do not divide", small(cut(blocks=[8, [4, 3]])), (NAME, "blocks"), "3", "4"
+    )
+    yield edge("block over 0 parts", small(cut(blocks=[8, [4, 0]])), (NAME, "blocks", "parts"))
+    yield edge("unit does not divide", small(cut(unit=5)), ("unit", NAME), "5", "12")
+    yield edge(
+        "unit does not divide a block", small(cut(blocks=[7, 5], unit=4)), ("unit", NAME), "4", "7"
+    )
+    yield edge("f4 cut inside a byte", small(shard({"dim": 1, "axis": "tp", "sizes": [1, 3, 2, 2]}),
+                                             dtype="f4"), NAME)
+    yield edge("f4 flat cut inside a byte", small({"flat": {"axis": "tp", "sizes": [1, 95, 0, 0]}},
+                                                  dtype="f4"), NAME)
+    yield edge("f4 scalar", small(shape=[], dtype="f4"), NAME)
+
+
+def rule_rows():
+    twice = shard({"dim": 0, "axis": "tp"}, {"dim": 0, "axis": "pp"})
+    yield edge("a dim twice", small(twice), ("dim", NAME), "0")
+    same = shard({"dim": 0, "axis": "tp"}, {"dim": 1, "axis": "tp"})
+    yield edge("an axis twice in shard", small(same), "tp", NAME)
+    listed = shard({"dim": 0, "axis": ["tp", "tp"]})
+    yield edge("an axis twice in a list", small(listed), "tp", NAME)
+    yield edge("an axis in shard and flat", small({**cut(), "flat": {"axis": "tp"}}), "tp", NAME)
+    yield edge("an axis in shard and on", small({**cut(), "on": {"tp": 0}}), "tp", NAME)
+    yield edge(
+        "an axis in flat and on", small({"flat": {"axis": "tp"}, "on": {"tp": 0}}), "tp", NAME
+    )
+    yield edge("dim out of range", small(shard({"dim": 2, "axis": "tp"})), NAME, "2")
+    yield edge("shard on a scalar", small(cut(), shape=[]), NAME)
+    yield edge("flat on a scalar", small({"flat": {"axis": "tp"}}, shape=[]), NAME)
+    yield edge("flat sizes do not sum", small({"flat": {"axis": "tp", "sizes": [1, 2, 3, 4]}}),
+               NAME, "10", "96")
+    yield edge("flat sizes too few", small({"flat": {"axis": "tp", "sizes": [48, 48]}}),
+               (NAME, "sizes"), "2", "4")
+    yield edge("flat sizes for uneven shards",
+               small({**shard({"dim": 0, "axis": "pp", "sizes": [5, 7]}),
+                      "flat": {"axis": "tp", "sizes": [10, 10, 10, 10]}}), NAME)
+    yield edge("unknown axis in shard", small(shard({"dim": 0, "axis": "xp"})), "xp")
+    yield edge("unknown axis in a list", small(shard({"dim": 0, "axis": ["tp", "xp"]})), "xp")
+    yield edge("unknown axis in flat", small({"flat": {"axis": "xp"}}), "xp")
+    yield edge("unknown axis in on", small({"on": {"xp": 0}}), "xp")
+    for value in (2, -3):
+        yield edge("on %d of 2" % value, small({"on": {"pp": value}}), ("pp", NAME), str(value))
+    yield edge("on out of range in a list", small({"on": {"pp": [0, 2]}}), ("pp", NAME), "2")
+    yield edge("on twice", small({"on": {"pp": [1, 1]}}), ("pp", NAME))
+    yield edge("on twice, from both ends", small({"on": {"pp": [0, -2]}}), ("pp", NAME))
+    yield edge("no rule at the source", changed(small(), "source", "rules", []), NAME)
+    yield edge("no rule at the destination",
+               changed(small(), "destination", "rules", 0, "match", "other.*"), NAME)
+    yield edge("the source skips what is wanted", small({"skip": True}), NAME)
+    yield edge("a wanted source is skipped", changed(copy.deepcopy(RICH), "source", "rules", 3,
+                                                     {"match": "embed", "skip": True}),
+               ("embed", "head"))
+
+
+def stage_spec(stage, name=EXPERT, rule=None):
+    spec = changed(small(rule), "tensors", 0, "name", name)
+    return changed(spec, "source", "stages", [stage] if isinstance(stage, dict) else stage)
+
+
+def stage_rows():
+    good = {"match": "layers.{}.*", "count": 4, "axis": "pp"}
+    yield edge(
+        "stage without {}", stage_spec({**good, "match": "layers.3.*"}), ("{}", "layers.3.*")
+    )
+    yield edge(
+        "stage with two {}", stage_spec({**good, "match": "layers.{}.{}"}), ("{}", "layers.{}.{}")
+    )
+    yield edge("number beyond the count", stage_spec({**good, "count": 3}), EXPERT, "3")
+    yield edge("number beyond the sizes",
+               stage_spec({"match": "layers.{}.*", "sizes": [1, 2], "axis": "pp"}), EXPERT, "3")
+    yield edge(
+        "number beyond 64 bits", stage_spec(good, "layers.%d.w" % 10**25), "layers.%d.w" % 10**25
+    )
+    yield edge("stage count 0", stage_spec({**good, "count": 0}), ("count", EXPERT))
+    yield edge("stage sizes for other coordinates",
+               stage_spec({"match": "layers.{}.*", "sizes": [1, 2, 3], "axis": "pp"}),
+               ("sizes", EXPERT), "3", "2")
+    yield edge(
+        "two stages on one axis", stage_spec([good, {**good, "match": "*.{}.w"}]), EXPERT, "pp"
+    )
+    yield edge("stage on an unknown axis", stage_spec({**good, "axis": "xp"}), "xp")
+    sharded = shard({"dim": 0, "axis": "pp"})
+    yield edge("stage and shard on one axis", stage_spec(good, rule=sharded), EXPERT, "pp")
+    yield edge("stage and flat on one axis", stage_spec(good, rule={"flat": {"axis": "pp"}}),
+               EXPERT, "pp")
+
+
+def mesh_rows():
+    def mesh(value):
+        return changed(small(), "source", "mesh", value)
+
+    def ranks(value):
+        spec = changed(small(), "source", "ranks", value)
+        del spec["source"]["first_rank"]
+        return spec
+
+    yield edge("a rank twice", ranks([0, 1, 2, 3, 4, 5, 6, 6]), "ranks", "6")
+    yield edge("too few ranks", ranks([0, 1, 2, 3, 4, 5, 6]), "ranks", "7", "8")
+    yield edge("too many ranks", ranks(list(range(9))), "ranks", "9", "8")
+    yield edge("rank 2^24", ranks([0, 1, 2, 3, 4, 5, 6, 2**24]), ("ranks", str(2**24)))
+    yield edge(
+        "first rank 2^24", changed(small(), "source", "first_rank", 2**24), ("rank", str(2**24))
+    )
+    yield edge("last rank 2^24", changed(small(), "source", "first_rank", 2**24 - 7), "rank")
+    yield edge("first rank 2^63 - 1", changed(small(), "source", "first_rank", 2**63 - 1), "rank")
+    yield edge("10^9 ranks", mesh([["pp", 1], ["tp", 10**9]]), ("mesh", "ranks", "tp", str(10**9)))
+    yield edge(
+        "10^12 ranks in two axes", mesh([["pp", 10**6], ["tp", 10**6]]), ("mesh", "ranks", "tp")
+    )
+    yield edge("2^64 ranks in two axes", mesh([["pp", 2**32], ["tp", 2**32]]),
+               ("mesh", "ranks", "tp", "pp"))
+    yield edge("an axis of 0 ranks", mesh([["pp", 2], ["tp", 0]]), ("tp", "mesh"))
+    yield edge("an axis twice in the mesh", mesh([["tp", 2], ["tp", 4]]), "tp")
+
+
+def tensor_rows():
+    def shape(*extents, **more):
+        return small(shape=extents, **more)
+
+    yield edge("9 dimensions", shape(*[1] * 9), NAME, "9")
+    yield row("a million dimensions", shape(*[1] * 10**6), (NAME, "shape"))
+    yield edge("elements beyond 2^63", shape(2**62, 4), NAME)
+    yield edge("elements beyond 2^64, product 0 in 64 bits", shape(2**32, 2**32), NAME)
+    yield edge("bytes beyond 2^63", shape(2**62), NAME)
+    yield edge("bytes of a huge element", shape(2**10, dtype="bytes:%d" % 2**60), NAME)
+    yield row("an extent beyond 64 bits", shape(2**70), ("shape", NAME, str(2**70)))
+    for dtype in ("f33", "", "BF16", "bytes:", "bytes:0", "bytes:-1", "bytes:x", "bytes:1.5",
+                  "bytes:%d" % 10**30):
+        yield edge("dtype %r" % dtype, shape(4, dtype=dtype), ("dtype", NAME))
+    yield edge("a tensor twice", changed(small(), "tensors", small()["tensors"] * 2), NAME)
+    repeated = small(count=[2])
+    yield edge("count without {0}", repeated, (NAME, "count", "{0}"))
+    repeated = changed(small(count=[2, 2]), "tensors", 0, "name", "blk.{0}.w")
+    yield edge("count without {1}", repeated, ("blk.{0}.w", "count", "{1}"))
+    hostile = changed(small(count=[10**6, 10**6]), "tensors", 0, "name", "blk.{0}.{1}")
+    yield row("10^12 tensors", hostile, ("count", "blk.{0}.{1}", "tensors"))
+    hostile = changed(small(count=[2**32, 2**32]), "tensors", 0, "name", "blk.{0}.{1}")
+    yield row("2^64 tensors", hostile, ("count", "blk.{0}.{1}", "tensors"))
+    yield row("10^12 pieces", small(cut(cycle=1), shape=[10**12]), (NAME, "cycle"))
+    yield row("10^12 segments", small(cut(stride=10**12), shape=[10**13]), (NAME, "stride"))
+    yield row(
+        "no tensors", changed(small(), "tensors", []), ("tensors", "zero", "no bytes", "0 bytes")
+    )
+    nothing = ("zero", "no bytes", "0 bytes", "nothing")
+    yield edge("a plan of zero bytes: no elements", shape(0, 4), nothing)
+    yield edge("a plan of zero bytes: all skipped", small({"skip": True}, {"skip": True}), nothing)
+
+
+def source_spec(boxes, a_shape=(6, 8), b_shape=(6, 8), dtype="f32", b_dtype="f32", **more):
+    spec = small(source=boxes, dtype=dtype, **more)
+    spec["tensors"] += [{"name": "part.a", "shape": list(a_shape), "dtype": dtype},
+                        {"name": "part.b", "shape": list(b_shape), "dtype": b_dtype}]
+    spec["destination"]["rules"].insert(0, {"match": "part.*", "skip": True})
+    return spec
+
+
+def box(tensor, begin=(0, 0), shape=(6, 8), at=(0, 0)):
+    return {"tensor": tensor, "begin": list(begin), "shape": list(shape), "at": list(at)}
+
+
+def source_rows():
+    a, b = box("part.a"), box("part.b", at=(6, 0))
+    yield edge("source boxes overlap", source_spec([a, b, box("part.b", shape=(1, 1))]), NAME)
+    yield edge(
+        "source boxes overlap and leave a gap", source_spec([a, box("part.b", at=(5, 0))]), NAME
+    )
+    yield edge("source boxes leave a gap", source_spec([a]), NAME)
+    yield edge("no source boxes", source_spec([]), (NAME, "source"))
+    yield edge("source box exceeds its source", source_spec([a, box("part.b", (1, 0), at=(6, 0))]),
+               (NAME, "part.b"))
+    yield edge("source box exceeds its tensor", source_spec([a, box("part.b", at=(7, 0))]),
+               (NAME, "part.b"))
+    huge = box("part.b", (2**63 - 1, 0), at=(6, 0))
+    yield edge("source box with a huge begin", source_spec([a, huge]), (NAME, "part.b"))
+    yield edge("source box at a huge place", source_spec([a, box("part.b", at=(2**63 - 1, 0))]),
+               (NAME, "part.b"))
+    yield edge("dtype of a box's source", source_spec([a, b], b_dtype="i32"), NAME, ("f32", "i32"))
+    yield edge("a box's source is missing", source_spec([a, box("part.c", at=(6, 0))]), "part.c")
+    yield edge(
+        "a box of too many dims",
+        source_spec([a, box("part.b", (0, 0, 0), (1, 6, 8), (0, 6, 0))]),
+        (NAME, "part.b"),
+    )
+    yield edge(
+        "a box without the source's dims",
+        source_spec([a, box("part.b", (0,), (6,), (6, 0))]),
+        (NAME, "part.b"),
+    )
+    yield edge("a named source is missing", source_spec("part.c"), "part.c")
+    yield edge("a named source of another shape", source_spec("part.a"), NAME, "part.a")
+    yield edge("a named source of another dtype",
+               source_spec("part.b", b_shape=(12, 8), b_dtype="i32"), NAME, ("f32", "i32"))
+    yield edge("its own source", source_spec(NAME), NAME)
+    cycle = source_spec("part.a", a_shape=(12, 8))
+    cycle["tensors"][1]["source"] = NAME
+    cycle["destination"]["rules"].pop(0)
+    yield edge("sources in a cycle", cycle, (NAME, "part.a"))
+    chain = source_spec("part.a", a_shape=(12, 8), b_shape=(12, 8))
+    chain["tensors"][1]["source"] = "part.b"
+    yield edge("the source of a source", chain, (NAME, "part.a"))
+
+
+# ---- text that is no spec ------------------------------------------------------------------------
+
+
+def text_rows():
+    good = json.dumps(small()).encode()
+    yield row("empty file", b"", ("spec.json", "empty", "JSON"))
+    yield row("only blanks", b" \n\t ", ())
+    yield row("truncated in the middle", good[:len(good) // 2], ())
+    yield row("the last brace is missing", good[:-1], ())
+    yield row("more text behind", good + b" x", ())
+    yield row("two specs", good + good, ())
+    yield row("an array", b"[]", ())
+    yield row("a number", b"5", ())
+    yield row("a comma too many", good[:-1] + b",}", ())
+    yield row("single quotes", good.replace(b'"', b"'"), ())
+    yield row("not UTF-8", good.replace(b"blk", b"b\xff\xfe"), ())
+    yield row("a NUL byte", good.replace(b"blk", b"b\x00k"), ())
+    yield row("random bytes", bytes((i * 197 + 31) % 256 for i in range(4096)), ())
+    yield row("NaN", good.replace(b"12", b"NaN"), ())
+    yield row("a key twice: top", b'{"format": "ferry.spec/1", ' + good[1:], "format")
+    yield row("a key twice: tensor", good.replace(b'"dtype"', b'"dtype": "f32", "dtype"'), "dtype")
+    yield row("a key twice: rule", good.replace(b'"match"', b'"match": "*", "match"'), "match")
+    yield row("100,000 brackets", b"[" * 100_000, ())
+    yield row("100,000 brackets, closed", b"[" * 100_000 + b"]" * 100_000, ())
+    yield row("100,000 objects", b'{"tensors":' * 100_000, ())
+    deep = b'"shape": ' + b"[" * 50_000 + b"]" * 50_000
+    yield row("deep nesting inside", good.replace(b'"shape": [12, 8]', deep), ())
+    lines = changed(small(), "tensors", 0, "name", "two\nlines")
+    yield row("a name of two lines", changed(lines, "source", "rules", []), ())
+
+
+def all_rows():
+    """Every row that is a spec file of its own."""
+    for rows in (key_rows, type_rows, cut_rows, rule_rows, stage_rows, mesh_rows, tensor_rows,
+                 source_rows, text_rows):
+        yield from rows()
+
+
+def good_specs():
+    """(name, spec): the command must accept these, or the table above proves nothing."""
+    yield "small", small()
+    yield "rich", copy.deepcopy(RICH)
+    yield "no elements beside others", changed(copy.deepcopy(RICH), "tensors", 6, "shape", [0, 3])
+    yield "8 dimensions", small(shape=[1, 2, 1, 2, 1, 2, 1, 2])
+    yield "more parts than elements", small(cut(), shape=[2])
+    yield "empty parts", small(cut(sizes=[0, 12, 0, 0]))
+    yield "on overrides a stage", stage_spec({"match": "layers.{}.*", "count": 4, "axis": "pp"},
+                                             rule={"on": {"pp": 0}})
+    yield "a number with a leading zero is no stage", stage_spec(
+        {"match": "layers.{}.*", "count": 4, "axis": "pp"}, "layers.07.w")
+    yield "source boxes", source_spec([box("part.a"), box("part.b", at=(6, 0))])
+    yield "f4 on bytes", small(shard({"dim": 1, "axis": "tp"}), dtype="f4")
+    yield "both sides skip one of two tensors", changed(
+        changed(copy.deepcopy(RICH), "source", "rules", 0, {"match": "layers.*", "skip": True}),
+        "destination", "rules", 2, {"match": "layers.*", "skip": True})

@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Random specs through `ferry plan`, every plan held against the oracle.
+
+    plan_random.py --ferry PATH [--seed S] [--count N] [--policy balanced|seed|both] [--balance]
+
+Case i of a run is made from seed S + i alone. The first failure prints its seed, the spec and the
+command that repeats it, and the exit status is 1; `--keep-going` looks at all cases.
+"""
+
+import argparse
+import json
+import random
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
+
+from ferry_layout import Model, glob_match  # noqa: E402
+from ferry_oracle import check_balance, check_plan  # noqa: E402
+import spec_random  # noqa: E402
+
+TIMEOUT_S = 60
+GROW_EVERY = 4
+MOST_ELEMENTS_IN_FULL = 200_000
+
+
+class Failure(Exception):
+    """The command or its plan is wrong; the text says how."""
+
+
+def unique_keys(pairs):
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise ValueError("an object has a key twice: %s" % [key for key, _ in pairs])
+    return dict(pairs)
+
+
+class Ferry:
+    """The command under test, its spec in a folder of its own."""
+
+    def __init__(self, path, folder, options):
+        self.path = path
+        self.folder = Path(folder)
+        self.options = options
+
+    def write(self, spec, name="spec.json"):
+        path = self.folder / name
+        path.write_text(json.dumps(spec, ensure_ascii=False), encoding="utf-8")
+        return path
+
+    def run(self, spec_path, *arguments):
+        command = [self.path, "plan", str(spec_path), *arguments]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True,
+                                  timeout=TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise Failure("%s: no end after %d s" % (" ".join(arguments), TIMEOUT_S)) from None
+        if done.returncode != 0:
+            raise Failure("ferry plan %s: exit status %d: %s" % (
+                " ".join(arguments), done.returncode, done.stderr.decode(errors="replace").strip()))
+        return done.stdout
+
+    def plan(self, spec_path, *arguments):
+        """The printed plan, made with this run's own options (the policy)."""
+        return self.read(spec_path, "--json", *self.options, *arguments)
+
+    def read(self, path, *arguments):
+        text = self.run(path, *arguments)
+        try:
+            return json.loads(text.decode("utf-8"), object_pairs_hook=unique_keys)
+        except ValueError as error:
+            raise Failure("%s prints no JSON: %s" % (" ".join(arguments), error)) from None
+
+
+def must(condition, sentence):
+    if not condition:
+        raise Failure(sentence)
+
+
+def fail_on(problems, about=""):
+    if problems:
+        raise Failure("\n".join(about + problem for problem in problems))
+
+
+# ---- what else the command promises about one spec -----------------------------------------------
+
+
+def check_summary(ferry, path, plan):
+    summary = ferry.plan(path, "--summary")
+    must(not summary.pop("moves", []), "--summary prints moves")
+    expected = {key: value for key, value in plan.items() if key != "moves"}
+    must(summary == expected, "--summary prints %s, the plan says %s" % (summary, expected))
+
+
+def check_ranks(ferry, path, plan, rng):
+    """`--rank R` prints the moves that R sends or receives, as the whole plan has them."""
+    for rank in rng.sample(range(plan["world"]), min(3, plan["world"])):
+        own = ferry.plan(path, "--rank", str(rank))
+        expected = [move for move in plan["moves"] if rank in (move["from"], move["to"])]
+        must(own["digest"] == plan["digest"], "--rank %d has another digest" % rank)
+        must(own["moves"] == expected, "--rank %d prints\n%s\nbut the plan has\n%s"
+             % (rank, json.dumps(own["moves"]), json.dumps(expected)))
+
+
+def check_subset(ferry, path, plan, spec, policy, rng):
+    """`--subset PATTERN` is a plan of the matching tensors alone, with ids from 0."""
+    name = rng.choice(plan["moves"])["tensor"]
+    cut = rng.randint(1, len(name))
+    pattern = rng.choice([name, name[:cut] + "*", "*" + name[-cut:], "?" + name[1:]])
+    if not glob_match(pattern, name):
+        return
+    subset = ferry.plan(path, "--subset", pattern)
+    fail_on(check_plan(spec, subset, policy, pattern), "--subset %s: " % pattern)
+    everything = all(glob_match(pattern, move["tensor"]) for move in plan["moves"])
+    must(everything or subset["digest"] != plan["digest"],
+         "--subset %s leaves tensors out, but has the digest of the whole plan" % pattern)
+
+
+def check_saved(ferry, path, plan):
+    """A saved plan is read back; its bound is left out, for a cluster is no placement."""
+    saved = ferry.folder / "saved.plan"
+    saved.unlink(missing_ok=True)
+    ferry.run(path, *ferry.options, "--save", str(saved))
+    again = ferry.read(saved, "--json")
+    for key in plan:
+        if key != "bound":
+            must(again.get(key) == plan[key], "the saved plan differs in %s:\n%s\n%s"
+                 % (key, json.dumps(again.get(key)), json.dumps(plan[key])))
+
+
+def check_case(ferry, seed, policy, stack_dims):
+    rng = random.Random(seed)
+    spec = spec_random.random_spec(seed, stack_dims)
+    path = ferry.write(spec)
+    plan = ferry.plan(path)
+    fail_on(check_plan(spec, plan, policy))
+    check_summary(ferry, path, plan)
+    check_ranks(ferry, path, plan, rng)
+    check_subset(ferry, path, plan, spec, policy, rng)
+    check_saved(ferry, path, plan)
+    ferry.run(path, *ferry.options, "--prove")
+    if policy == "seed" and seed % GROW_EVERY == 0:
+        check_grown(ferry, seed)
+
+
+def check_grown(ferry, seed):
+    """More destination ranks leave the ids and the moves of the others alone."""
+    few, many = (
+        ferry.plan(ferry.write(spec, "grown.json")) for spec in spec_random.grown_pair(seed)
+    )
+    kept = many["moves"][:len(few["moves"])]
+    for before, after in zip(few["moves"], kept):
+        must(before == after, "appended ranks change a move (grown_pair(%d)): %s became %s"
+             % (seed, json.dumps(before), json.dumps(after)))
+    must(len(kept) == len(few["moves"]), "appended ranks take moves away (grown_pair(%d))" % seed)
+
+
+def check_balance_case(ferry, seed):
+    spec = spec_random.random_balance_spec(seed)
+    path = ferry.write(spec)
+    plan = ferry.plan(path)
+    fail_on(check_balance(spec, plan))
+    if held_elements(spec) <= MOST_ELEMENTS_IN_FULL:
+        fail_on(check_plan(spec, plan, "balanced"))
+
+
+def held_elements(spec):
+    model = Model(spec)
+    return sum(tensor.elements * len(model.at_destination(tensor.name).shards)
+               for tensor in model.wanted())
+
+
+# ---- the driver ----------------------------------------------------------------------------------
+
+
+def spec_of(seed, arguments):
+    if arguments.balance:
+        return spec_random.random_balance_spec(seed)
+    return spec_random.random_spec(seed, arguments.stack_dims)
+
+
+def report(seed, policy, failure, arguments):
+    options = ["--ferry", arguments.ferry, "--seed", str(seed), "--count", "1", "--policy", policy]
+    options += ["--balance"] * arguments.balance + ["--stack-dims"] * arguments.stack_dims
+    print("FAILED seed %d, policy %s\n%s" % (seed, policy, failure))
+    print("spec: " + json.dumps(spec_of(seed, arguments)))
+    print("again: %s %s" % (shlex.quote(__file__), " ".join(map(shlex.quote, options))), flush=True)
+
+
+def run_case(seed, policy, folder, arguments):
+    """True when nothing is wrong. Every other case of `balanced` leaves the default unsaid."""
+    options = [] if policy == "balanced" and seed % 2 else ["--replica", policy]
+    ferry = Ferry(arguments.ferry, folder, options)
+    try:
+        if arguments.balance:
+            check_balance_case(ferry, seed)
+        else:
+            check_case(ferry, seed, policy, arguments.stack_dims)
+        return True
+    except Failure as failure:
+        report(seed, policy, failure, arguments)
+    return False
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ferry", required=True, help="the command")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--policy", choices=["balanced", "seed", "both"], default="both")
+    parser.add_argument("--balance", action="store_true",
+                        help="larger tensors; compare the busiest sender with the exact bound")
+    parser.add_argument("--stack-dims", action="store_true",
+                        help="also source boxes that add or drop leading dimensions")
+    parser.add_argument(
+        "--keep-going", action="store_true", help="do not stop at the first failure"
+    )
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse_arguments()
+    policies = ["balanced", "seed"] if arguments.policy == "both" else [arguments.policy]
+    if arguments.balance:
+        policies = ["balanced"]
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(arguments.seed, arguments.seed + arguments.count):
+            for policy in policies:
+                failures += not run_case(seed, policy, folder, arguments)
+            if failures and not arguments.keep_going:
+                break
+    print("%d failures, seeds %d .. %d" % (failures, arguments.seed,
+                                           arguments.seed + arguments.count - 1))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

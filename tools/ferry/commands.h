@@ -1,0 +1,28 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TOOL_COMMANDS_H
+#define FERRY_TOOL_COMMANDS_H
+
+/* The exit status of every command: done, the work failed (one sentence on stderr), wrong usage. */
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+/* One subcommand. The help text is also the body of its man page. */
+typedef struct command {
+    const char *name;
+    const char *summary;
+    const char *help;
+    int (*run)(int argc, char **argv); /* argv[0] is the command's name */
+} command;
+
+extern const command command_plan;
+extern const command command_info;
+
+/* "ferry plan: <sentence>" on stderr; returns EXIT_FAILED. */
+int fail(const char *name, const char *sentence);
+
+/* The same for wrong usage, with a pointer to --help; returns EXIT_USAGE. */
+int fail_usage(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Writes the help text as a man page. */
+void print_man_page(const char *name, const char *summary, const char *help);
+
+#endif

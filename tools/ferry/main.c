@@ -1,0 +1,129 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "commands.h"
+
+#include <ferry/ferry.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const command *const commands[] = {&command_plan, &command_info};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static const char overview[] =
+    "Usage: ferry COMMAND [OPTION]...\n"
+    "\n"
+    "Carries the weights of a sharded model from one parallel layout to another.\n"
+    "\n"
+    "Options:\n"
+    "  --help       this text; every command has its own\n"
+    "  --version    the version\n"
+    "\n"
+    "Exit status: 0 done, 1 the work failed (one sentence on stderr), 2 wrong usage.\n";
+
+static void print_overview(FILE *stream)
+{
+    fputs(overview, stream);
+    fputs("\nCommands:\n", stream);
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        fprintf(stream, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
+    }
+}
+
+int fail(const char *name, const char *sentence)
+{
+    fprintf(stderr, "ferry %s: %s\n", name, sentence);
+    return EXIT_FAILED;
+}
+
+int fail_usage(const char *name, const char *format, ...)
+{
+    va_list arguments;
+    fprintf(stderr, "ferry %s: ", name);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "; see `ferry %s --help`\n", name);
+    return EXIT_USAGE;
+}
+
+/* Lines that start in the first column and end in a colon are headings, as in the help text. */
+void print_man_page(const char *name, const char *summary, const char *help)
+{
+    printf(".TH FERRY%s%s 1 \"\" \"ferry %s\"\n.SH NAME\nferry%s%s \\- %s\n",
+           name[0] == '\0' ? "" : "-", name, FERRY_VERSION_TEXT, name[0] == '\0' ? "" : "-", name,
+           summary);
+    bool open = false;
+    while (*help != '\0') {
+        size_t length = strcspn(help, "\n");
+        if (length > 1 && help[0] != ' ' && help[length - 1] == ':') {
+            printf("%s.SH %.*s\n.nf\n", open ? ".fi\n" : "", (int)length - 1, help);
+            open = true;
+        } else {
+            if (!open) {
+                printf(".SH DESCRIPTION\n.nf\n");
+                open = true;
+            }
+            /* A leading dot or quote would be a request; a backslash an escape. */
+            printf("%s", help[0] == '.' || help[0] == '\'' ? "\\&" : "");
+            for (size_t i = 0; i < length; i++) {
+                printf("%s", help[i] == '\\' ? "\\e" : (char[]){help[i], '\0'});
+            }
+            putchar('\n');
+        }
+        help += length + (help[length] == '\n');
+    }
+    printf(".fi\n");
+}
+
+static int run_command(const command *c, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            fputs(c->help, stdout);
+            return EXIT_DONE;
+        }
+        if (strcmp(argv[i], "--man") == 0) {
+            print_man_page(c->name, c->summary, c->help);
+            return EXIT_DONE;
+        }
+    }
+    ferry_error error;
+    if (ferry_config_check(&error) != FERRY_OK) {
+        return fail(c->name, error.message);
+    }
+    return c->run(argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_overview(stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_overview(stdout);
+        return EXIT_DONE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("ferry %s\n", ferry_version());
+        return EXIT_DONE;
+    }
+    if (strcmp(argv[1], "--man") == 0) {
+        print_man_page("", "carries sharded weights between parallel layouts", overview);
+        return EXIT_DONE;
+    }
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(argv[1], commands[i]->name) == 0) {
+            int status = run_command(commands[i], argc - 1, argv + 1);
+            /* A full disk or a closed pipe must not pass for success. */
+            if (fflush(stdout) != 0 && status == EXIT_DONE) {
+                return fail(argv[1], "the output could not be written");
+            }
+            return status;
+        }
+    }
+    fprintf(stderr, "ferry: \"%s\" is no command; see `ferry --help`\n", argv[1]);
+    return EXIT_USAGE;
+}
