@@ -55,17 +55,17 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-static bool parse_digits(const char *digits, size_t length, uint64_t *number_out)
+/* A number beyond 64 bits saturates: it is larger than anything it is compared with. */
+static uint64_t parse_digits(const char *digits, size_t length)
 {
     uint64_t number = 0;
     for (size_t i = 0; i < length; i++) {
         if (!fy_mul(number, 10, &number) ||
             !fy_add(number, (uint64_t)(digits[i] - '0'), &number)) {
-            return false;
+            return UINT64_MAX;
         }
     }
-    *number_out = number;
-    return true;
+    return number;
 }
 
 bool fy_glob_match_number(const char *pattern, const char *text, size_t text_length,
@@ -88,8 +88,8 @@ bool fy_glob_match_number(const char *pattern, const char *text, size_t text_len
         }
         for (size_t length = most; length > 0; length--) {
             size_t end = begin + length;
-            if (fy_glob_match(right, right_length, text + end, text_length - end) &&
-                parse_digits(text + begin, length, number_out)) {
+            if (fy_glob_match(right, right_length, text + end, text_length - end)) {
+                *number_out = parse_digits(text + begin, length);
                 return true;
             }
         }

@@ -33,6 +33,9 @@ ferry_status fy_json_fail(const fy_json_place *place, ferry_error *error, const 
     return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s %s", where, what);
 }
 
+/* How much of a text that does not parse is quoted. */
+enum { SHOWN_BYTES = 32 };
+
 ferry_status fy_json_parse(const char *text, size_t length, const char *name, json_t **json_out,
                            ferry_error *error)
 {
@@ -42,8 +45,13 @@ ferry_status fy_json_parse(const char *text, size_t length, const char *name, js
         if (json_error_code(&reason) == json_error_out_of_memory) {
             return fy_fail_no_memory(error, "the JSON tree");
         }
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: line %d column %d: %s", name,
-                       reason.line, reason.column, reason.text);
+        /* jansson stops behind the token that it refuses: show what stands there. */
+        size_t end   = reason.position < 0 ? 0 : (size_t)reason.position;
+        end          = end > length ? length : end;
+        size_t begin = end > SHOWN_BYTES ? end - SHOWN_BYTES : 0;
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: line %d column %d: %s, after \"%.*s\"",
+                       name, reason.line, reason.column, reason.text, (int)(end - begin),
+                       text + begin);
     }
     *json_out = json;
     return FERRY_OK;

@@ -3,8 +3,6 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/index.h"
-#include "base/hash.h"
 #include "base/json.h"
 #include "checkpoint/safetensors.h"
 
@@ -114,6 +112,30 @@ static ferry_status list_parts(const json_t *weight_map, const fy_json_place *pl
     return FERRY_OK;
 }
 
+/* The parts hold fewer tensors than the map names: says which is the first that is missing. */
+static ferry_status fail_missing(const json_t *weight_map, const json_t *tensors,
+                                 const fy_json_place *place, ferry_error *error)
+{
+    const char *name;
+    json_t     *value;
+    json_t     *held = json_object();
+    for (size_t i = 0; i < json_array_size(tensors); i++) {
+        const json_t *tensor = json_array_get(tensors, i);
+        json_object_set_new(held, json_string_value(json_object_get(tensor, "name")), json_true());
+    }
+    ferry_status status = FERRY_OK;
+    json_object_foreach((json_t *)weight_map, name, value)
+    {
+        if (json_object_get(held, name) == NULL) {
+            status = fy_json_fail(place, error, "places \"%s\" in %s, which does not hold it", name,
+                                  json_string_value(value));
+            break;
+        }
+    }
+    json_decref(held);
+    return status;
+}
+
 static ferry_status append_parts(const char *folder, const json_t *weight_map,
                                  const fy_json_place *place, json_t *tensors, ferry_error *error)
 {
@@ -128,8 +150,7 @@ static ferry_status append_parts(const char *folder, const json_t *weight_map,
         fy_free(path);
     }
     if (status == FERRY_OK && n_tensors != json_object_size(weight_map)) {
-        status = fy_json_fail(place, error, "names %zu tensors, but its parts hold %zu",
-                              json_object_size(weight_map), n_tensors);
+        status = fail_missing(weight_map, tensors, place, error);
     }
     fy_free(parts);
     return status;

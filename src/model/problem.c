@@ -81,6 +81,24 @@ ferry_status fy_problem_add_holders(fy_problem *problem, fy_holders *holders, ui
     return FERRY_OK;
 }
 
+uint32_t fy_problem_order(const fy_problem *problem, uint32_t rank, uint32_t tensor)
+{
+    const fy_order *order = problem->rank_order == NULL ? NULL : &problem->rank_order[rank];
+    if (order == NULL || order->n == 0) {
+        return tensor;
+    }
+    uint32_t low = 0, high = order->n;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (order->tensors[order->sorted[middle]] <= tensor) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return order->sorted[low];
+}
+
 void fy_layout_parts(const fy_problem *problem, const fy_layout *layout, uint32_t cell,
                      uint32_t parts_out[FY_MAX_DIMS + 1])
 {

@@ -77,6 +77,13 @@ typedef struct fy_cluster {
     fy_node_rate *overrides; /* by ascending node */
 } fy_cluster;
 
+/* One rank's parameters in its own order; n is 0 where that is the order of tensors. */
+typedef struct fy_order {
+    uint32_t  n;
+    uint32_t *tensors; /* [n] in the rank's order */
+    uint32_t *sorted;  /* [n] positions in tensors[], by ascending tensor */
+} fy_order;
+
 typedef struct fy_problem {
     fy_arena      arena;
     fy_tensor    *tensors;
@@ -92,8 +99,8 @@ typedef struct fy_problem {
     fy_index      split_index;
     fy_index      holders_index;
     fy_index      placement_index;
-    /* Each destination rank's own parameter order, when ranks disagree; NULL: the order of tensors. */
-    const uint32_t *const *rank_order;
+    /* By rank, for those whose parameters come in another order than tensors; NULL: there are none. */
+    fy_order     *rank_order;
 } fy_problem;
 
 void fy_problem_cleanup(fy_problem *problem);
@@ -117,6 +124,9 @@ static inline const fy_holders *fy_problem_holders(const fy_problem *problem, ui
 {
     return problem->holders[problem->placements[placement].holders];
 }
+
+/* The place of a tensor among a destination rank's parameters: comparable for one rank. */
+uint32_t fy_problem_order(const fy_problem *problem, uint32_t rank, uint32_t tensor);
 
 /* The part of each dimension, and the flat part last, of a cell of a placement. */
 void fy_layout_parts(const fy_problem *problem, const fy_layout *layout, uint32_t cell,

@@ -430,8 +430,8 @@ static ferry_status check_axes(const fy_side *side, const fy_rule *rule,
     }
     for (uint32_t i = 0; i < side->n_axes; i++) {
         if (uses[i] > 1) {
-            return fy_json_fail(place, error, "uses the axis \"%s\" %u times", side->axes[i].name,
-                                uses[i]);
+            return fy_json_fail(place, error, "(\"%s\") uses the axis \"%s\" %u times", rule->match,
+                                side->axes[i].name, uses[i]);
         }
     }
     return FERRY_OK;

@@ -220,6 +220,19 @@ static ferry_status parse_entry(ferry_spec *spec, const json_t *json, const fy_j
     return status;
 }
 
+/* A place such as tensors[17].shape says little to a reader who knows tensors by name. */
+static ferry_status parse_named_entry(ferry_spec *spec, const json_t *json,
+                                      const fy_json_place *place, entry *entry_out,
+                                      ferry_error *error)
+{
+    ferry_error  inner;
+    ferry_status status = parse_entry(spec, json, place, entry_out, &inner);
+    if (status != FERRY_OK && entry_out->name != NULL) {
+        return fy_fail(error, status, "%s (tensor \"%s\")", inner.message, entry_out->name);
+    }
+    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", inner.message);
+}
+
 /* Adds every tensor of an entry; their sources follow when all names are known. */
 static ferry_status add_entry(ferry_spec *spec, entry *e, const fy_json_place *place,
                               ferry_error *error)
@@ -447,7 +460,11 @@ static ferry_status parse_feeds(ferry_spec *spec, fy_tensor *tensor, const json_
     }
     for (size_t i = 0; !is_name && i < n && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        status = parse_feed(spec, tensor, json_array_get(json, i), numbers, &at, &feeds[i], error);
+        ferry_error inner;
+        status = parse_feed(spec, tensor, json_array_get(json, i), numbers, &at, &feeds[i], &inner);
+        if (status != FERRY_OK) {
+            return fy_fail(error, status, "%s (tensor \"%s\")", inner.message, tensor->name);
+        }
     }
     if (status == FERRY_OK && !is_name) {
         status = check_tiling(tensor, feeds, n, place, error);
@@ -508,7 +525,7 @@ ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json,
     for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
         entry         e;
         fy_json_place at = {.parent = place, .index = i};
-        status           = parse_entry(spec, json_array_get(json, i), &at, &e, error);
+        status           = parse_named_entry(spec, json_array_get(json, i), &at, &e, error);
         if (status == FERRY_OK) {
             status = add_entry(spec, &e, &at, error);
         }

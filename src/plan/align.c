@@ -62,31 +62,52 @@ static bool box_is_aligned(const uint64_t *shape, const uint64_t *begin, const u
     return (first - offset) * bits % 8 == 0 && run * bits % 8 == 0;
 }
 
-static bool atom_is_aligned(const ferry_plan *plan, const fy_route *route, const fy_atom *atom,
-                            uint32_t dst_cell)
+static bool is_aligned_at_destination(const ferry_plan *plan, const fy_route *route,
+                                      const fy_atom *atom, uint32_t dst_cell)
 {
-    const fy_layout *src = &plan->problem.placements[route->src].layout;
     const fy_layout *dst = &plan->problem.placements[route->dst].layout;
     uint32_t         parts[FY_MAX_DIMS + 1];
     uint64_t         shape[FY_MAX_DIMS], begin, end;
     fy_layout_parts(&plan->problem, dst, dst_cell, parts);
     uint64_t n_elements = fy_layout_shard(&plan->problem, dst, parts, shape);
     fy_layout_flat_range(dst, parts[dst->n_dims], n_elements, &begin, &end);
-    if (!box_is_aligned(shape, atom->dst_begin, atom->length, route->n_dims, begin,
-                        route->element_bits)) {
-        return false;
-    }
+    return box_is_aligned(shape, atom->dst_begin, atom->length, route->n_dims, begin,
+                          route->element_bits);
+}
+
+/* In the shard of one holder; inside shared blocks each holder has the box elsewhere. */
+static bool is_aligned_at_source(const ferry_plan *plan, const fy_route *route,
+                                 const fy_atom *atom, uint32_t rank)
+{
+    const fy_layout  *src     = &plan->problem.placements[route->src].layout;
+    const fy_holders *holders = route->view->holders;
+    uint32_t          parts[FY_MAX_DIMS + 1];
+    uint64_t          shape[FY_MAX_DIMS], at[FY_MAX_DIMS], begin, end;
+    fy_layout_parts(&plan->problem, src, holders->cell[fy_holders_find(holders, rank)], parts);
     for (uint32_t d = 0; d < route->n_dims; d++) {
-        parts[d] = atom->cell / route->cell_weight[d] % route->overlap[d]->n_src_cells;
-        if (atom->src_begin[d] == FY_LOCAL_BY_OWNER) {
-            return false; /* its place differs from holder to holder */
+        at[d] = atom->src_begin[d];
+        if (at[d] == FY_LOCAL_BY_OWNER) {
+            at[d] = fy_split_local(fy_problem_split(&plan->problem, src, d), parts[d],
+                                   atom->src_global[d]);
         }
     }
-    n_elements = fy_layout_shard(&plan->problem, src, parts, shape);
-    fy_layout_flat_range(src, src->n_flat == 0 ? 0 : atom->cell % src->n_flat, n_elements, &begin,
-                         &end);
-    return box_is_aligned(shape, atom->src_begin, atom->length, route->n_dims, begin,
-                          route->element_bits);
+    uint64_t n_elements = fy_layout_shard(&plan->problem, src, parts, shape);
+    fy_layout_flat_range(src, parts[src->n_dims], n_elements, &begin, &end);
+    return box_is_aligned(shape, at, atom->length, route->n_dims, begin, route->element_bits);
+}
+
+static bool atom_is_aligned(const ferry_plan *plan, const fy_route *route, const fy_atom *atom,
+                            uint32_t dst_cell)
+{
+    const fy_view *view    = route->view;
+    bool           aligned = is_aligned_at_destination(plan, route, atom, dst_cell);
+    for (uint32_t i = view->cell_begin[atom->cell]; i < view->cell_begin[atom->cell + 1]; i++) {
+        aligned = aligned && is_aligned_at_source(plan, route, atom, view->rank[i]);
+        if (view->placement == FY_NONE) {
+            break; /* all holders of the cell have the same shard */
+        }
+    }
+    return aligned;
 }
 
 static ferry_status check_boxes(const ferry_plan *plan, const fy_route *route, ferry_error *error)

@@ -189,24 +189,23 @@ out:
     return status;
 }
 
-ferry_status fy_plan_find_bound(ferry_plan *plan, double level, uint32_t busiest,
+ferry_status fy_plan_find_bound(ferry_plan *plan, double seconds, uint32_t rank,
                                 ferry_error *error)
 {
     candidate best = {0};
-    consider(&best, level, busiest, FERRY_BOUND_EGRESS);
-    for (uint32_t rank = 0; rank < plan->problem.n_ranks; rank++) {
-        consider(&best, (double)plan->in_bytes[rank] / plan->rank_rate[rank], rank,
+    consider(&best, seconds, rank, FERRY_BOUND_EGRESS);
+    for (uint32_t r = 0; r < plan->problem.n_ranks; r++) {
+        consider(&best, (double)plan->in_bytes[r] / plan->rank_rate[r], r,
                  FERRY_BOUND_INGRESS);
     }
     ferry_status status = FERRY_OK;
     if (plan->problem.cluster.present) {
         status = bound_nodes(plan, &best, error);
     }
-    plan->bound = (ferry_plan_bound){.struct_size   = sizeof plan->bound,
-                                     .reason        = best.reason,
-                                     .rank          = best.rank,
-                                     .has_seconds   = plan->problem.cluster.present,
-                                     .seconds = plan->problem.cluster.present ? best.seconds : 0,
-                                     .busiest_bytes = level * plan->rank_rate[busiest]};
+    plan->bound.struct_size = sizeof plan->bound;
+    plan->bound.reason      = best.reason;
+    plan->bound.rank        = best.rank;
+    plan->bound.has_seconds = plan->problem.cluster.present;
+    plan->bound.seconds     = plan->problem.cluster.present ? best.seconds : 0;
     return status;
 }

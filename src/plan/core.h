@@ -73,7 +73,8 @@ struct ferry_plan {
 /* Steps of making a plan; each is one file. */
 ferry_status fy_plan_collect_sets(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_draw_lines(ferry_plan *plan, double level, ferry_error *error);
-ferry_status fy_plan_find_bound(ferry_plan *plan, double level, uint32_t busiest,
+/* seconds is the bound of the senders, of which rank decides; without a cluster, bytes. */
+ferry_status fy_plan_find_bound(ferry_plan *plan, double seconds, uint32_t rank,
                                 ferry_error *error);
 ferry_status fy_plan_count_moves(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error);
@@ -82,6 +83,10 @@ ferry_status fy_plan_check_alignment(const ferry_plan *plan, ferry_error *error)
 /* Common to both inputs: takes problem over (also on failure). */
 ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options *options,
                                   ferry_plan **plan_out, ferry_error *error);
+
+/* A roster from the packed pairs of models of its ranks. */
+ferry_status fy_roster_unpack(const void *bytes, size_t n_bytes, uint32_t n_ranks,
+                              ferry_roster **roster_out, ferry_error *error);
 
 /* A roster as JSON, for saved plans. */
 ferry_status fy_roster_from_json(const json_t *json, const fy_json_place *place,

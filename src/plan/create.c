@@ -37,8 +37,15 @@ void ferry_plan_destroy(ferry_plan *plan)
     fy_free(plan->subset);
     fy_problem_cleanup(&plan->problem);
     ferry_spec_destroy((ferry_spec *)plan->spec);
+    ferry_roster_destroy(plan->roster);
     fy_free(plan);
 }
+
+/* The least possible highest load of a sender, and a rank that no choice of replicas can relieve. */
+typedef struct optimum {
+    double   level;
+    uint32_t rank;
+} optimum;
 
 static ferry_status allocate_ranks(ferry_plan *plan, ferry_error *error)
 {
@@ -69,26 +76,49 @@ static void fill_rates(ferry_plan *plan)
     }
 }
 
-static ferry_status solve_balance(ferry_plan *plan, double *level_out, uint32_t *busiest_out,
+/*
+ * The least possible highest load. rates of NULL count bytes: that is what the choice of replicas
+ * minimises, and shares are kept. With rates it is the bound in seconds, and shares are thrown away.
+ */
+static ferry_status solve_balance(ferry_plan *plan, const double *rates, optimum *optimum_out,
                                   ferry_error *error)
 {
-    double *load = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *load);
-    if (load == NULL) {
-        return fy_fail_no_memory(error, "the balance of senders");
+    const fy_sets *sets      = &plan->sets;
+    size_t         n_members = sets->n_sets == 0 ? 0 : sets->member_begin[sets->n_sets];
+    double        *load      = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *load);
+    double        *scratch   = rates == NULL ? NULL : fy_alloc(n_members, sizeof *scratch);
+    ferry_status   status    = FERRY_OK;
+    if (load == NULL || (rates != NULL && scratch == NULL)) {
+        status = fy_fail_no_memory(error, "the balance of senders");
+        goto out;
     }
-    fy_balance   balance = {.n_servers    = plan->problem.n_ranks,
-                            .rate         = plan->rank_rate,
-                            .n_sets       = plan->sets.n_sets,
-                            .member_begin = plan->sets.member_begin,
-                            .members      = plan->sets.members,
-                            .demand       = plan->sets.demand,
-                            .share        = plan->sets.share,
-                            .load         = load};
-    ferry_status status  = fy_balance_solve(&balance, error);
-    *level_out           = balance.level;
-    *busiest_out         = balance.server;
+    fy_balance balance = {.n_servers    = plan->problem.n_ranks,
+                          .rate         = rates,
+                          .n_sets       = sets->n_sets,
+                          .member_begin = sets->member_begin,
+                          .members      = sets->members,
+                          .demand       = sets->demand,
+                          .share        = rates == NULL ? sets->share : scratch,
+                          .load         = load};
+    status       = fy_balance_solve(&balance, error);
+    *optimum_out = (optimum){.level = balance.level, .rank = balance.server};
+out:
     fy_free(load);
+    fy_free(scratch);
     return status;
+}
+
+/* The bound of the senders: in seconds where there is a cluster, which differs if rates do. */
+static ferry_status solve_bound(ferry_plan *plan, const optimum *bytes, optimum *bound_out,
+                                ferry_error *error)
+{
+    const fy_cluster *cluster = &plan->problem.cluster;
+    *bound_out                = *bytes;
+    if (cluster->n_overrides > 0) {
+        return solve_balance(plan, plan->rank_rate, bound_out, error);
+    }
+    bound_out->level = bytes->level / plan->rank_rate[0];
+    return FERRY_OK;
 }
 
 /* Under the seed rule senders follow from each receiver: nothing but going over them adds up. */
@@ -155,9 +185,8 @@ static ferry_status prepare_seed(ferry_plan *plan, ferry_error *error)
 
 static ferry_status solve(ferry_plan *plan, ferry_error *error)
 {
-    double       level   = 0;
-    uint32_t     busiest = 0;
-    ferry_status status  = allocate_ranks(plan, error);
+    optimum      bytes  = {0}, bound = {0};
+    ferry_status status = allocate_ranks(plan, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -170,10 +199,10 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
         status = fy_plan_collect_sets(plan, error);
     }
     if (status == FERRY_OK) {
-        status = solve_balance(plan, &level, &busiest, error);
+        status = solve_balance(plan, NULL, &bytes, error);
     }
     if (status == FERRY_OK && plan->policy == FERRY_REPLICA_BALANCED) {
-        status = fy_plan_draw_lines(plan, level, error);
+        status = fy_plan_draw_lines(plan, bytes.level, error);
     } else if (status == FERRY_OK) {
         status = prepare_seed(plan, error);
         if (status == FERRY_OK) {
@@ -185,7 +214,11 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
         status = fy_plan_count_moves(plan, error);
     }
     if (status == FERRY_OK) {
-        status = fy_plan_find_bound(plan, level, busiest, error);
+        status = solve_bound(plan, &bytes, &bound, error);
+    }
+    if (status == FERRY_OK) {
+        plan->bound.busiest_bytes = bytes.level;
+        status                    = fy_plan_find_bound(plan, bound.level, bound.rank, error);
     }
     if (status == FERRY_OK) {
         status = fy_plan_make_digest(plan, error);

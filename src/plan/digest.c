@@ -73,6 +73,30 @@ static void append_run(const fy_problem *problem, uint32_t placement, chain run,
     }
 }
 
+static chain chain_of(const uint64_t *tensor_hash, uint32_t tensor)
+{
+    return (chain){.value = tensor_hash[tensor] | 1, .length_power = BASE};
+}
+
+/* Ranks with an order of their own are chained anew, parameter by parameter. */
+static void chain_own_orders(const fy_problem *problem, const uint64_t *tensor_hash, chain *chains)
+{
+    for (uint32_t r = 0; problem->rank_order != NULL && r < problem->n_ranks; r++) {
+        const fy_order *order = &problem->rank_order[r];
+        chain           own   = {.value = 0, .length_power = 1};
+        for (uint32_t i = 0; i < order->n; i++) {
+            uint32_t dst = problem->tensors[order->tensors[i]].dst;
+            if (dst != FY_NONE &&
+                fy_holders_find(fy_problem_holders(problem, dst), r) != FY_NO_SLOT) {
+                own = append(own, chain_of(tensor_hash, order->tensors[i]));
+            }
+        }
+        if (order->n > 0) {
+            chains[r] = own;
+        }
+    }
+}
+
 static fy_hash128 digest_order(const ferry_plan *plan, const uint64_t *tensor_hash, chain *chains)
 {
     const fy_problem *problem = &plan->problem;
@@ -93,11 +117,12 @@ static fy_hash128 digest_order(const ferry_plan *plan, const uint64_t *tensor_ha
             run = empty;
         }
         open = placement;
-        run  = append(run, (chain){.value = tensor_hash[t] | 1, .length_power = BASE});
+        run  = append(run, chain_of(tensor_hash, t));
     }
     if (open != FY_NONE) {
         append_run(problem, open, run, chains);
     }
+    chain_own_orders(problem, tensor_hash, chains);
     fy_hash128 sum = {0};
     for (uint32_t r = 0; r < problem->n_ranks; r++) {
         if (chains[r].length_power != 1) {
@@ -123,18 +148,8 @@ static void digest_policy(fy_digest *d, const ferry_plan *plan, fy_hash128 tenso
     if (plan->policy == FERRY_REPLICA_SEED || !cluster->present) {
         return;
     }
-    /* Nodes and rates steer the balanced choice, so they are part of the policy. */
+    /* Nodes steer ties of the balanced choice, so they are part of the policy. Rates are not. */
     fy_digest_u64(d, cluster->ranks_per_node);
-    for (uint32_t r = 0; r < plan->problem.n_ranks; r++) {
-        double first = plan->rank_rate[0];
-        if (plan->rank_rate[r] != first) {
-            uint64_t bits;
-            double   ratio = plan->rank_rate[r] / first;
-            memcpy(&bits, &ratio, sizeof bits);
-            fy_digest_u64(d, r);
-            fy_digest_u64(d, bits);
-        }
-    }
 }
 
 ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error)

@@ -38,7 +38,7 @@ typedef struct drawing {
     fy_atoms        atoms;      /* of the unit at work */
     uint64_t       *atom_index;
     size_t          atom_capacity;
-    double          level; /* seconds (or bytes) of the busiest sender */
+    double          level; /* bytes of the busiest sender */
     uint32_t       *ordered_senders;
     double         *ordered_shares;
     size_t          sender_capacity, share_capacity;
@@ -287,9 +287,7 @@ static double budget_of(const drawing *d)
 {
     double bytes_per_element = d->route->element_bits / 8.0;
     double own               = ROUNDING * (double)d->travelling / d->n;
-    double rate              = d->plan->rank_rate[d->senders[0]];
-    double world             = ROUNDING * d->level * rate / bytes_per_element /
-                   d->plan->sets.n_lines[d->set];
+    double world             = ROUNDING * d->level / bytes_per_element / d->plan->sets.n_lines[d->set];
     return own > world ? own : world;
 }
 

@@ -53,6 +53,11 @@ static bool same_routes(const fy_receiver *receiver, const uint32_t *routes, siz
     return true;
 }
 
+static bool has_own_order(const ferry_plan *plan, uint32_t rank)
+{
+    return plan->problem.rank_order != NULL && plan->problem.rank_order[rank].n > 0;
+}
+
 static bool reserve_inlets(fy_receiver *receiver, size_t n)
 {
     size_t old = receiver->inlet_capacity;
@@ -71,7 +76,8 @@ ferry_status fy_receiver_turn(fy_receiver *receiver, const ferry_plan *plan, uin
     size_t          n      = plan->rank_route_begin[rank + 1] - plan->rank_route_begin[rank];
     /* Replicas of one cell have the same routes, and so the same list of legs. */
     receiver->legs_known =
-        receiver->legs_known && receiver->plan == plan && same_routes(receiver, routes, n);
+        receiver->legs_known && receiver->plan == plan && same_routes(receiver, routes, n) &&
+        !has_own_order(plan, receiver->rank) && !has_own_order(plan, rank);
     if (!reserve_inlets(receiver, n)) {
         return fy_fail_no_memory(error, "the routes of a rank");
     }
@@ -89,6 +95,43 @@ static int compare_legs(const void *a, const void *b)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return (x > y) - (x < y);
+}
+
+typedef struct ordered_leg {
+    uint32_t order;
+    uint32_t leg;
+} ordered_leg;
+
+static int compare_ordered(const void *a, const void *b)
+{
+    const ordered_leg *x = a, *y = b;
+    if (x->order != y->order) {
+        return x->order < y->order ? -1 : 1;
+    }
+    return (x->leg > y->leg) - (x->leg < y->leg);
+}
+
+static ferry_status apply_own_order(fy_receiver *receiver, ferry_error *error)
+{
+    const ferry_plan *plan  = receiver->plan;
+    ordered_leg      *order = fy_alloc(receiver->n_legs, sizeof *order);
+    if (order == NULL) {
+        return fy_fail_no_memory(error, "the order of parameters");
+    }
+    for (size_t i = 0; i < receiver->n_legs; i++) {
+        uint32_t leg    = receiver->legs[i];
+        uint32_t tensor = plan->routes.legs[leg].tensor;
+        order[i]        = (ordered_leg){
+            .order = fy_problem_order(&plan->problem, receiver->rank, tensor), .leg = leg};
+    }
+    if (receiver->n_legs > 0) {
+        qsort(order, receiver->n_legs, sizeof *order, compare_ordered);
+    }
+    for (size_t i = 0; i < receiver->n_legs; i++) {
+        receiver->legs[i] = order[i].leg;
+    }
+    fy_free(order);
+    return FERRY_OK;
 }
 
 ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error)
@@ -112,7 +155,8 @@ ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error)
         qsort(receiver->legs, receiver->n_legs, sizeof *receiver->legs, compare_legs);
     }
     receiver->legs_known = true;
-    return FERRY_OK;
+    return has_own_order(receiver->plan, receiver->rank) ? apply_own_order(receiver, error)
+                                                         : FERRY_OK;
 }
 
 static bool cell_has_rank(const fy_view *view, uint32_t cell, uint32_t rank,

@@ -344,7 +344,8 @@ ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_r
     }
     if (status == FERRY_OK && routes->total_bytes == 0) {
         status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                         "the plan moves and copies nothing: no destination tensor has an element");
+                         "the plan moves and copies 0 bytes: no destination tensor of %u has an element",
+                         problem->n_tensors);
     }
     if (status != FERRY_OK) {
         fy_routes_cleanup(routes);

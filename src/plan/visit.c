@@ -16,6 +16,8 @@ typedef struct errand {
     uint32_t to;
     uint32_t leg;
     uint32_t cell;
+    uint32_t order;    /* of the tensor among the receiver's */
+    bool     is_whole; /* everything of the cell: no other sender has a share */
 } errand;
 
 typedef struct visit {
@@ -97,7 +99,7 @@ static ferry_status visit_all(visit *v, ferry_error *error)
 }
 
 static ferry_status add_errand(visit *v, const fy_route *route, uint32_t slot, uint64_t unit,
-                               uint32_t cell, ferry_error *error)
+                               uint32_t cell, bool is_whole, ferry_error *error)
 {
     const fy_holders *dst = fy_route_dst_holders(&v->plan->routes, route);
     uint32_t          to  = dst->rank[slot];
@@ -108,10 +110,13 @@ static ferry_status add_errand(visit *v, const fy_route *route, uint32_t slot, u
                     sizeof *v->errands)) {
         return fy_fail_no_memory(error, "the sends of a rank");
     }
-    v->errands[v->n_errands++] =
-        (errand){.to   = to,
-                 .leg  = fy_route_leg(&v->plan->routes, route, (uint32_t)unit),
-                 .cell = cell};
+    uint32_t leg = fy_route_leg(&v->plan->routes, route, (uint32_t)unit);
+    v->errands[v->n_errands++] = (errand){
+        .to       = to,
+        .leg      = leg,
+        .cell     = cell,
+        .order    = fy_problem_order(&v->plan->problem, to, v->plan->routes.legs[leg].tensor),
+        .is_whole = is_whole};
     return FERRY_OK;
 }
 
@@ -131,7 +136,7 @@ static ferry_status collect_whole(visit *v, const fy_route *route, uint32_t cell
             bool mine = plan->policy == FERRY_REPLICA_BALANCED ||
                         fy_seed_sender(plan, route, cell, s) == v->rank;
             for (uint32_t u = 0; mine && u < route->n_units && status == FERRY_OK; u++) {
-                status = add_errand(v, route, s, u, cell, error);
+                status = add_errand(v, route, s, u, cell, true, error);
             }
         }
     }
@@ -159,6 +164,7 @@ static ferry_status collect_stretch(visit *v, const fy_route *route, const fy_sp
 {
     const fy_holders *dst    = fy_route_dst_holders(&v->plan->routes, route);
     bool              local  = fy_route_may_be_local(&v->plan->routes, route);
+    uint64_t          from   = begin;
     ferry_status      status = FERRY_OK;
     while (begin < end && status == FERRY_OK) {
         fy_place place = fy_span_locate(v->plan, span, begin);
@@ -166,8 +172,10 @@ static ferry_status collect_stretch(visit *v, const fy_route *route, const fy_sp
         /* All further units of this receiver follow without another look-up. */
         for (; place.unit < span->n_units && place.begin < end && status == FERRY_OK;
              place.unit++) {
+            bool is_whole = place.begin >= from && place.begin + place.volume <= end;
             if (!own) {
-                status = add_errand(v, route, place.slot, place.unit, span->cell, error);
+                status =
+                    add_errand(v, route, place.slot, place.unit, span->cell, is_whole, error);
             }
             place.begin += place.volume;
         }
@@ -220,6 +228,9 @@ static int compare_errands(const void *a, const void *b)
     if (x->to != y->to) {
         return x->to < y->to ? -1 : 1;
     }
+    if (x->order != y->order) {
+        return x->order < y->order ? -1 : 1;
+    }
     if (x->leg != y->leg) {
         return x->leg < y->leg ? -1 : 1;
     }
@@ -231,7 +242,7 @@ static bool is_countable(const visit *v, size_t first, size_t next, const errand
 {
     const fy_leg   *leg   = &v->plan->routes.legs[e->leg];
     const fy_route *route = &v->plan->routes.routes[leg->route];
-    return next - first == 1 && route->is_regular && !route->merges_by_rank &&
+    return e->is_whole && next - first == 1 && route->is_regular && !route->merges_by_rank &&
            fy_lines_extra(&v->plan->lines, e->to, e->leg) == 0;
 }
 

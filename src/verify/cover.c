@@ -101,7 +101,9 @@ static void sort_by_begin(fy_proof_written **boxes, size_t n, size_t dim)
     for (size_t i = 0; i < n; i++) {
         boxes[i]->key = boxes[i]->begin[dim];
     }
-    qsort(boxes, n, sizeof *boxes, by_key);
+    if (n > 1) {
+        qsort(boxes, n, sizeof *boxes, by_key);
+    }
 }
 
 /* boxes are those that reach into the slab of the dimensions before; they are sorted anew. */

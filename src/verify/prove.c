@@ -203,7 +203,7 @@ static ferry_status open_shard(run *r, const fy_proof_move *move, ferry_error *e
     uint64_t n = r->shard.flat_end - r->shard.flat_begin;
     r->is_small = n <= r->most_elements;
     r->n_written = 0;
-    if (r->is_small) {
+    if (r->is_small && n > 0) {
         if (!fy_reserve((void **)&r->writers, &r->writers_capacity, (size_t)n,
                         sizeof *r->writers)) {
             return fy_fail_no_memory(error, "the elements of a shard");

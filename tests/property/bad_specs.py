@@ -201,9 +201,9 @@ def last_key(path):
 
 
 def type_row(path, value):
-    """The sentence names the key; a number that no integer type holds may stand for it."""
+    """The sentence names the key, or the place in the file where a number is beyond 64 bits."""
     key = last_key(path)
-    needle = (key, str(value)) if value == 10**30 else {"mesh": ("mesh", "pp")}.get(key, key)
+    needle = (key, "integer") if value == 10**30 else {"mesh": ("mesh", "pp")}.get(key, key)
     return row("type: %s = %s" % (path_text(path), json.dumps(value)), spoilt(*path, value), needle)
 
 
@@ -309,13 +309,23 @@ def rule_rows():
     twice = shard({"dim": 0, "axis": "tp"}, {"dim": 0, "axis": "pp"})
     yield edge("a dim twice", small(twice), ("dim", NAME), "0")
     same = shard({"dim": 0, "axis": "tp"}, {"dim": 1, "axis": "tp"})
-    yield edge("an axis twice in shard", small(same), "tp", NAME)
+    yield edge("an axis twice in shard", small(same), "tp", (NAME, "rules[0]"))
     listed = shard({"dim": 0, "axis": ["tp", "tp"]})
-    yield edge("an axis twice in a list", small(listed), "tp", NAME)
-    yield edge("an axis in shard and flat", small({**cut(), "flat": {"axis": "tp"}}), "tp", NAME)
-    yield edge("an axis in shard and on", small({**cut(), "on": {"tp": 0}}), "tp", NAME)
+    yield edge("an axis twice in a list", small(listed), "tp", (NAME, "rules[0]"))
     yield edge(
-        "an axis in flat and on", small({"flat": {"axis": "tp"}, "on": {"tp": 0}}), "tp", NAME
+        "an axis in shard and flat",
+        small({**cut(), "flat": {"axis": "tp"}}),
+        "tp",
+        (NAME, "rules[0]"),
+    )
+    yield edge(
+        "an axis in shard and on", small({**cut(), "on": {"tp": 0}}), "tp", (NAME, "rules[0]")
+    )
+    yield edge(
+        "an axis in flat and on",
+        small({"flat": {"axis": "tp"}, "on": {"tp": 0}}),
+        "tp",
+        (NAME, "rules[0]"),
     )
     yield edge("dim out of range", small(shard({"dim": 2, "axis": "tp"})), NAME, "2")
     yield edge("shard on a scalar", small(cut(), shape=[]), NAME)
@@ -410,13 +420,13 @@ def tensor_rows():
     def shape(*extents, **more):
         return small(shape=extents, **more)
 
-    yield edge("9 dimensions", shape(*[1] * 9), NAME, "9")
+    yield edge("9 dimensions", shape(*[1] * 9), (NAME, "shape"), "9")
     yield row("a million dimensions", shape(*[1] * 10**6), (NAME, "shape"))
-    yield edge("elements beyond 2^63", shape(2**62, 4), NAME)
-    yield edge("elements beyond 2^64, product 0 in 64 bits", shape(2**32, 2**32), NAME)
-    yield edge("bytes beyond 2^63", shape(2**62), NAME)
-    yield edge("bytes of a huge element", shape(2**10, dtype="bytes:%d" % 2**60), NAME)
-    yield row("an extent beyond 64 bits", shape(2**70), ("shape", NAME, str(2**70)))
+    yield edge("elements beyond 2^63", shape(2**62, 4), (NAME, "shape"))
+    yield edge("elements beyond 2^64, product 0 in 64 bits", shape(2**32, 2**32), (NAME, "shape"))
+    yield edge("bytes beyond 2^63", shape(2**62), (NAME, "shape"))
+    yield edge("bytes of a huge element", shape(2**10, dtype="bytes:%d" % 2**60), (NAME, "dtype"))
+    yield row("an extent beyond 64 bits", shape(2**70), ("shape", NAME, "integer"))
     for dtype in ("f33", "", "BF16", "bytes:", "bytes:0", "bytes:-1", "bytes:x", "bytes:1.5",
                   "bytes:%d" % 10**30):
         yield edge("dtype %r" % dtype, shape(4, dtype=dtype), ("dtype", NAME))
@@ -432,7 +442,7 @@ def tensor_rows():
     yield row("10^12 pieces", small(cut(cycle=1), shape=[10**12]), (NAME, "cycle"))
     yield row("10^12 segments", small(cut(stride=10**12), shape=[10**13]), (NAME, "stride"))
     yield row(
-        "no tensors", changed(small(), "tensors", []), ("tensors", "zero", "no bytes", "0 bytes")
+        "no tensors", changed(small(), "tensors", []), ("tensors", "zero", "no bytes", "nothing")
     )
     nothing = ("zero", "no bytes", "0 bytes", "nothing")
     yield edge("a plan of zero bytes: no elements", shape(0, 4), nothing)
@@ -460,24 +470,26 @@ def source_rows():
     yield edge("source boxes leave a gap", source_spec([a]), NAME)
     yield edge("no source boxes", source_spec([]), (NAME, "source"))
     yield edge("source box exceeds its source", source_spec([a, box("part.b", (1, 0), at=(6, 0))]),
-               (NAME, "part.b"))
+               (NAME, "part.b", "source[1]"))
     yield edge("source box exceeds its tensor", source_spec([a, box("part.b", at=(7, 0))]),
-               (NAME, "part.b"))
+               (NAME, "part.b", "source[1]"))
     huge = box("part.b", (2**63 - 1, 0), at=(6, 0))
-    yield edge("source box with a huge begin", source_spec([a, huge]), (NAME, "part.b"))
+    yield edge(
+        "source box with a huge begin", source_spec([a, huge]), (NAME, "part.b", "source[1]")
+    )
     yield edge("source box at a huge place", source_spec([a, box("part.b", at=(2**63 - 1, 0))]),
-               (NAME, "part.b"))
+               (NAME, "part.b", "source[1]"))
     yield edge("dtype of a box's source", source_spec([a, b], b_dtype="i32"), NAME, ("f32", "i32"))
     yield edge("a box's source is missing", source_spec([a, box("part.c", at=(6, 0))]), "part.c")
     yield edge(
         "a box of too many dims",
         source_spec([a, box("part.b", (0, 0, 0), (1, 6, 8), (0, 6, 0))]),
-        (NAME, "part.b"),
+        (NAME, "part.b", "source[1]"),
     )
     yield edge(
         "a box without the source's dims",
         source_spec([a, box("part.b", (0,), (6,), (6, 0))]),
-        (NAME, "part.b"),
+        (NAME, "part.b", "source[1]"),
     )
     yield edge("a named source is missing", source_spec("part.c"), "part.c")
     yield edge("a named source of another shape", source_spec("part.a"), NAME, "part.a")

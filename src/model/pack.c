@@ -1,0 +1,313 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Models as bytes. Numbers are little groups of seven bits, so small ones cost one byte. */
+#include "model/roster.h"
+
+#include "base/checked.h"
+#include "base/index.h"
+#include "model/group.h"
+
+#include <string.h>
+
+static void put(fy_pack *out, const void *bytes, size_t n)
+{
+    if (out->failed ||
+        !fy_reserve((void **)&out->bytes, &out->capacity, out->used + n, 1)) {
+        out->failed = true;
+        return;
+    }
+    if (n > 0) {
+        memcpy(out->bytes + out->used, bytes, n);
+    }
+    out->used += n;
+}
+
+void fy_pack_number(fy_pack *out, uint64_t value)
+{
+    unsigned char groups[10];
+    size_t        n = 0;
+    do {
+        groups[n++] = (unsigned char)((value & 0x7f) | (value > 0x7f ? 0x80 : 0));
+        value >>= 7;
+    } while (value != 0);
+    put(out, groups, n);
+}
+
+void fy_pack_text(fy_pack *out, const char *text)
+{
+    size_t length = strlen(text);
+    fy_pack_number(out, length);
+    put(out, text, length);
+}
+
+void fy_pack_cleanup(fy_pack *out)
+{
+    fy_free(out->bytes);
+    *out = (fy_pack){0};
+}
+
+uint64_t fy_read_number(fy_reader *in, uint64_t most)
+{
+    uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64 && in->at < in->end; shift += 7) {
+        unsigned char group = *in->at++;
+        value |= (uint64_t)(group & 0x7f) << shift;
+        if ((group & 0x80) == 0) {
+            in->failed = in->failed || value > most;
+            return in->failed ? 0 : value;
+        }
+    }
+    in->failed = true;
+    return 0;
+}
+
+const char *fy_read_text(fy_reader *in, size_t *length_out)
+{
+    uint64_t length = fy_read_number(in, (uint64_t)(in->end - in->at));
+    if (in->failed || length > (uint64_t)(in->end - in->at)) {
+        in->failed  = true;
+        *length_out = 0;
+        return "";
+    }
+    const char *text = (const char *)in->at;
+    in->at += length;
+    *length_out = (size_t)length;
+    return text;
+}
+
+/* The distinct groups of a model. */
+typedef struct group_table {
+    ferry_group **groups;
+    size_t        n_groups;
+    size_t        capacity;
+    fy_index      index;
+} group_table;
+
+static void table_cleanup(group_table *table)
+{
+    fy_free(table->groups);
+    fy_index_cleanup(&table->index);
+}
+
+/* 1 + the group's number; 0 for NULL. */
+static uint32_t number_of(group_table *table, ferry_group *group, bool *failed)
+{
+    if (group == NULL) {
+        return 0;
+    }
+    fy_index_cursor c = fy_index_first(&table->index, fy_group_hash(group));
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&table->index, &c)) {
+        if (fy_group_equal(table->groups[c.value], group)) {
+            return c.value + 1;
+        }
+    }
+    if (!fy_reserve((void **)&table->groups, &table->capacity, table->n_groups + 1,
+                    sizeof(ferry_group *)) ||
+        !fy_index_insert(&table->index, fy_group_hash(group), (uint32_t)table->n_groups)) {
+        *failed = true;
+        return 0;
+    }
+    table->groups[table->n_groups++] = group;
+    return (uint32_t)table->n_groups;
+}
+
+static void pack_group(const ferry_group *group, fy_pack *out)
+{
+    size_t n = ferry_group_size(group);
+    fy_pack_number(out, n);
+    for (size_t i = 0; i < n; i++) {
+        fy_pack_number(out, ferry_group_rank_at(group, i));
+    }
+}
+
+enum {
+    FLAG_TP          = 1,
+    FLAG_EP          = 2,
+    FLAG_NUM_EXPERTS = 4,
+    FLAG_EXPERT      = 8,
+    FLAG_RESOLVED    = 16,
+    ALL_FLAGS        = 31,
+};
+
+static void pack_param(const ferry_param_metadata *m, group_table *table, fy_pack *out)
+{
+    ferry_group *groups[4] = {m->tensor_parallel_group_ranks, m->expert_parallel_group_ranks,
+                              m->data_parallel_group_ranks, m->pipeline_parallel_group_ranks};
+    fy_pack_text(out, m->name);
+    fy_pack_number(out, (m->is_tp ? FLAG_TP : 0u) | (m->is_ep ? FLAG_EP : 0u) |
+                             (m->has_num_experts ? FLAG_NUM_EXPERTS : 0u) |
+                             (m->has_global_expert_index ? FLAG_EXPERT : 0u) |
+                             (m->resolved_name != NULL ? FLAG_RESOLVED : 0u));
+    if (m->resolved_name != NULL) {
+        fy_pack_text(out, m->resolved_name);
+    }
+    fy_pack_number(out, m->n_dims);
+    for (uint32_t d = 0; d < m->n_dims; d++) {
+        fy_pack_number(out, m->shape[d]);
+    }
+    fy_pack_number(out, m->dtype.kind);
+    fy_pack_number(out, m->dtype.element_bits);
+    fy_pack_number(out, m->partition_dim);
+    fy_pack_number(out, m->partition_stride);
+    fy_pack_number(out, m->num_experts);
+    fy_pack_number(out, m->owner_rank);
+    fy_pack_number(out, m->global_expert_index);
+    for (size_t i = 0; i < 4; i++) {
+        fy_pack_number(out, number_of(table, groups[i], &out->failed));
+    }
+    fy_pack_number(out, m->n_partition_sizes);
+    for (size_t i = 0; i < m->n_partition_sizes; i++) {
+        fy_pack_number(out, m->partition_sizes[i]);
+    }
+}
+
+void fy_model_pack(const ferry_model *model, fy_pack *out)
+{
+    group_table table  = {0};
+    fy_pack     params = {0};
+    fy_pack_number(out, model != NULL);
+    if (model == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < model->n_params; i++) {
+        pack_param(&model->params[i], &table, &params);
+    }
+    fy_pack_number(out, table.n_groups);
+    for (size_t i = 0; i < table.n_groups; i++) {
+        pack_group(table.groups[i], out);
+    }
+    fy_pack_number(out, model->n_params);
+    put(out, params.bytes, params.used);
+    out->failed = out->failed || params.failed;
+    fy_pack_cleanup(&params);
+    table_cleanup(&table);
+}
+
+static ferry_status unpack_groups(fy_reader *in, group_table *table, ferry_error *error)
+{
+    uint64_t n_groups = fy_read_number(in, (uint64_t)(in->end - in->at));
+    for (uint64_t g = 0; g < n_groups && !in->failed; g++) {
+        /* Every rank takes at least a byte: what is left bounds the allocation. */
+        uint64_t  n_ranks = fy_read_number(in, (uint64_t)(in->end - in->at));
+        uint32_t *ranks   = fy_alloc((size_t)n_ranks, sizeof *ranks);
+        if (ranks == NULL || !fy_reserve((void **)&table->groups, &table->capacity,
+                                         table->n_groups + 1, sizeof(ferry_group *))) {
+            fy_free(ranks);
+            return fy_fail_no_memory(error, "the groups of a model");
+        }
+        for (uint64_t i = 0; i < n_ranks; i++) {
+            ranks[i] = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
+        }
+        ferry_status status = FERRY_OK;
+        if (!in->failed) {
+            status = ferry_group_create(ranks, (size_t)n_ranks, &table->groups[table->n_groups],
+                                        error);
+            table->n_groups += status == FERRY_OK;
+        }
+        fy_free(ranks);
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    return FERRY_OK;
+}
+
+static const char *unpack_name(fy_reader *in, fy_arena *arena, bool *failed)
+{
+    size_t      length;
+    const char *text = fy_read_text(in, &length);
+    char       *copy = fy_arena_copy(arena, text, length);
+    *failed          = *failed || copy == NULL;
+    return copy;
+}
+
+static ferry_group *unpack_group_number(fy_reader *in, const group_table *table)
+{
+    uint64_t number = fy_read_number(in, table->n_groups);
+    return number == 0 ? NULL : table->groups[number - 1];
+}
+
+static bool unpack_param(fy_reader *in, const group_table *table, fy_arena *arena,
+                         ferry_param_metadata *m)
+{
+    bool failed    = false;
+    m->name        = unpack_name(in, arena, &failed);
+    uint64_t flags = fy_read_number(in, ALL_FLAGS);
+    if ((flags & FLAG_RESOLVED) != 0) {
+        m->resolved_name = unpack_name(in, arena, &failed);
+    }
+    m->is_tp                   = (flags & FLAG_TP) != 0;
+    m->is_ep                   = (flags & FLAG_EP) != 0;
+    m->has_num_experts         = (flags & FLAG_NUM_EXPERTS) != 0;
+    m->has_global_expert_index = (flags & FLAG_EXPERT) != 0;
+    m->n_dims                  = (uint32_t)fy_read_number(in, FERRY_MAX_DIMS);
+    for (uint32_t d = 0; d < m->n_dims; d++) {
+        m->shape[d] = fy_read_number(in, INT64_MAX);
+    }
+    m->dtype.kind          = (uint32_t)fy_read_number(in, UINT32_MAX);
+    m->dtype.element_bits  = (uint32_t)fy_read_number(in, UINT32_MAX);
+    m->partition_dim       = (uint32_t)fy_read_number(in, UINT32_MAX);
+    m->partition_stride    = fy_read_number(in, UINT64_MAX);
+    m->num_experts         = fy_read_number(in, UINT64_MAX);
+    m->owner_rank          = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
+    m->global_expert_index = fy_read_number(in, UINT64_MAX);
+    m->tensor_parallel_group_ranks   = unpack_group_number(in, table);
+    m->expert_parallel_group_ranks   = unpack_group_number(in, table);
+    m->data_parallel_group_ranks     = unpack_group_number(in, table);
+    m->pipeline_parallel_group_ranks = unpack_group_number(in, table);
+    m->n_partition_sizes = (size_t)fy_read_number(in, (uint64_t)(in->end - in->at));
+    uint64_t *sizes = fy_arena_alloc(arena, m->n_partition_sizes, sizeof *sizes);
+    for (size_t i = 0; sizes != NULL && i < m->n_partition_sizes; i++) {
+        sizes[i] = fy_read_number(in, INT64_MAX);
+    }
+    m->partition_sizes = sizes;
+    return !failed && sizes != NULL && !in->failed;
+}
+
+static ferry_status unpack_params(fy_reader *in, const group_table *table, ferry_model *model,
+                                  ferry_error *error)
+{
+    uint64_t     n      = fy_read_number(in, (uint64_t)(in->end - in->at));
+    ferry_status status = FERRY_OK;
+    for (uint64_t i = 0; i < n && !in->failed && status == FERRY_OK; i++) {
+        fy_arena             arena = {0};
+        ferry_param_metadata m     = FERRY_PARAM_METADATA_INIT;
+        if (unpack_param(in, table, &arena, &m)) {
+            status = ferry_model_add(model, &m, error);
+        } else if (!in->failed) {
+            status = fy_fail_no_memory(error, "a parameter");
+        }
+        fy_arena_cleanup(&arena);
+    }
+    return status;
+}
+
+ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error *error)
+{
+    group_table  table  = {0};
+    ferry_model *model  = NULL;
+    ferry_status status = FERRY_OK;
+    bool         exists = fy_read_number(in, 1) == 1;
+    if (exists) {
+        status = ferry_model_create(&model, error);
+    }
+    if (exists && status == FERRY_OK) {
+        status = unpack_groups(in, &table, error);
+    }
+    if (exists && status == FERRY_OK) {
+        status = unpack_params(in, &table, model, error);
+    }
+    if (status == FERRY_OK && in->failed) {
+        status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "the packed model of a rank is cut short or damaged");
+    }
+    for (size_t i = 0; i < table.n_groups; i++) {
+        ferry_group_release(table.groups[i]);
+    }
+    table_cleanup(&table);
+    if (status == FERRY_OK) {
+        *model_out = model;
+        model      = NULL;
+    }
+    ferry_model_destroy(model);
+    return status;
+}

@@ -1,0 +1,122 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "model/roster.h"
+
+#include <string.h>
+
+ferry_status ferry_roster_create(uint32_t n_ranks, ferry_roster **roster_out, ferry_error *error)
+{
+    if (roster_out == NULL || n_ranks == 0) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_roster_create needs ranks and a place");
+    }
+    if (n_ranks > FERRY_MAX_RANKS) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "a world of %u ranks; ranks are below %u", n_ranks,
+                       FERRY_MAX_RANKS);
+    }
+    ferry_roster *roster = fy_alloc_zeroed(1, sizeof *roster);
+    if (roster == NULL) {
+        return fy_fail_no_memory(error, "a roster");
+    }
+    atomic_init(&roster->references, 1);
+    roster->n_ranks = n_ranks;
+    roster->entries = fy_alloc_zeroed(n_ranks, sizeof *roster->entries);
+    if (roster->entries == NULL) {
+        fy_free(roster);
+        return fy_fail_no_memory(error, "a roster");
+    }
+    *roster_out = roster;
+    return FERRY_OK;
+}
+
+ferry_roster *fy_roster_retain(const ferry_roster *roster)
+{
+    ferry_roster *same = (ferry_roster *)roster;
+    atomic_fetch_add_explicit(&same->references, 1, memory_order_relaxed);
+    return same;
+}
+
+void ferry_roster_destroy(ferry_roster *roster)
+{
+    if (roster == NULL ||
+        atomic_fetch_sub_explicit(&roster->references, 1, memory_order_acq_rel) != 1) {
+        return;
+    }
+    for (uint32_t i = 0; i < roster->n_ranks; i++) {
+        ferry_model_destroy(roster->entries[i].src);
+        ferry_model_destroy(roster->entries[i].dst);
+    }
+    fy_free(roster->entries);
+    fy_free(roster);
+}
+
+/*
+ * An expert parameter under its local name would pass for a replica of another expert: it gets its name in
+ * the whole model here, if the caller has not given one.
+ */
+static ferry_status resolve_experts(ferry_model *model, ferry_error *error)
+{
+    for (size_t i = 0; i < model->n_params; i++) {
+        ferry_param_metadata *m = &model->params[i];
+        char                  name[FERRY_NAME_BYTES];
+        if (!m->is_ep || m->resolved_name != NULL) {
+            continue;
+        }
+        ferry_status status = ferry_assign_resolved_name(m, NULL, name, error);
+        if (status != FERRY_OK) {
+            m->resolved_name = NULL;
+            return status;
+        }
+        m->resolved_name = fy_arena_copy(&model->arena, name, strlen(name));
+        if (m->resolved_name == NULL) {
+            return fy_fail_no_memory(error, "a name");
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status take_model(const ferry_model *model, uint32_t rank, ferry_model **copy_out,
+                               ferry_error *error)
+{
+    ferry_model *copy = NULL;
+    if (model == NULL) {
+        return FERRY_OK;
+    }
+    for (size_t i = 0; i < model->n_params; i++) {
+        if (model->params[i].owner_rank != rank) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s says that rank %u owns it, but it is in the model of rank %u",
+                           model->params[i].name, model->params[i].owner_rank, rank);
+        }
+    }
+    ferry_status status = fy_model_copy(model, &copy, error);
+    if (status == FERRY_OK) {
+        status = resolve_experts(copy, error);
+    }
+    if (status == FERRY_OK) {
+        *copy_out = copy;
+        copy      = NULL;
+    }
+    ferry_model_destroy(copy);
+    return status;
+}
+
+ferry_status ferry_roster_set(ferry_roster *roster, uint32_t rank, const ferry_model *src_model,
+                              const ferry_model *dst_model, ferry_error *error)
+{
+    if (roster == NULL || rank >= roster->n_ranks || roster->entries[rank].is_set) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_roster_set needs a roster and a rank of its world that is not set yet, "
+                       "not %u",
+                       rank);
+    }
+    fy_entry     entry  = {.is_set = true};
+    ferry_status status = take_model(src_model, rank, &entry.src, error);
+    if (status == FERRY_OK) {
+        status = take_model(dst_model, rank, &entry.dst, error);
+    }
+    if (status != FERRY_OK) {
+        ferry_model_destroy(entry.src);
+        return status;
+    }
+    roster->entries[rank] = entry;
+    return FERRY_OK;
+}

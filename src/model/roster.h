@@ -1,0 +1,63 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_MODEL_ROSTER_H
+#define FY_MODEL_ROSTER_H
+
+#include "model/metadata.h"
+#include "model/problem.h"
+
+#include <ferry/reshard.h>
+
+#include <stdatomic.h>
+
+/* The two models of one rank; NULL where it has none. */
+typedef struct fy_entry {
+    bool         is_set;
+    ferry_model *src;
+    ferry_model *dst;
+} fy_entry;
+
+struct ferry_roster {
+    _Atomic uint32_t references;
+    uint32_t         n_ranks;
+    fy_entry        *entries;
+};
+
+ferry_roster *fy_roster_retain(const ferry_roster *roster);
+
+/*
+ * Lowers what every rank said to tensors and placements; with_seed adds the groups that the seed policy
+ * needs. The problem borrows names from the roster, which must outlive it.
+ */
+ferry_status fy_roster_lower(const ferry_roster *roster, bool with_seed, fy_problem *problem,
+                             ferry_error *error);
+
+/* How one rank's shard of a TP parameter is cut, given the local lengths of all parts. */
+ferry_status fy_metadata_split(const ferry_param_metadata *const *parts, uint32_t n_parts,
+                               uint32_t dim, fy_split **split_out, ferry_error *error);
+
+/* Models as bytes, for exchanges and files: groups once, then the parameters. */
+typedef struct fy_pack {
+    unsigned char *bytes;
+    size_t         used;
+    size_t         capacity;
+    bool           failed;
+} fy_pack;
+
+void fy_pack_number(fy_pack *out, uint64_t value);
+void fy_pack_text(fy_pack *out, const char *text);
+void fy_pack_cleanup(fy_pack *out);
+
+typedef struct fy_reader {
+    const unsigned char *at;
+    const unsigned char *end;
+    bool                 failed; /* something was missing or out of range */
+} fy_reader;
+
+uint64_t fy_read_number(fy_reader *in, uint64_t most);
+/* Borrowed; not zero ended. */
+const char *fy_read_text(fy_reader *in, size_t *length_out);
+
+void         fy_model_pack(const ferry_model *model, fy_pack *out); /* NULL is a model that is not there */
+ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error *error);
+
+#endif

@@ -1,0 +1,121 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "base/status.h"
+
+#include "support/check.h"
+
+#include <ferry/ferry.h>
+
+#include <stdio.h>
+
+static void test_names_and_texts(void **state)
+{
+    (void)state;
+    static const struct {
+        ferry_status status;
+        int          number;
+        const char  *name;
+        const char  *text;
+    } rows[] = {
+#define ROW(name, number, text) {FERRY_##name, number, #name, text},
+        FERRY_STATUS_MAP(ROW)
+#undef ROW
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        check_row(rows[i].name, (int)rows[i].status == rows[i].number);
+        check_row(rows[i].name, rows[i].number == (int)i);
+        check_row(rows[i].name, strcmp(ferry_status_name(rows[i].status), rows[i].name) == 0);
+        check_row(rows[i].name, strcmp(ferry_status_text(rows[i].status), rows[i].text) == 0);
+    }
+}
+
+/* The numbers are part of the ABI: written down here once more, so that a change shows. */
+static void test_numbers_stay(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int         number;
+    } rows[] = {{"OK", 0},           {"ERR_MISUSE", 1},      {"ERR_INVALID_INPUT", 2},
+                {"ERR_INVALID_PLAN", 3}, {"ERR_NO_MEMORY", 4}, {"ERR_LIMIT", 5},
+                {"ERR_IO", 6},       {"ERR_DIGEST", 7},      {"ERR_UNSUPPORTED", 8},
+                {"ERR_EXCHANGE", 9}, {"ERR_PROOF", 10},      {"ERR_STOPPED", 11}};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const char *name = ferry_status_name((ferry_status)rows[i].number);
+        check_row(rows[i].name, strcmp(name, rows[i].name) == 0);
+    }
+}
+
+static void test_unknown_status(void **state)
+{
+    (void)state;
+    static const int numbers[] = {-1, 12, 1000};
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+        ferry_status status = (ferry_status)numbers[i];
+        check_at(strcmp(ferry_status_name(status), "ERR_UNKNOWN") == 0, "%d", numbers[i]);
+        check_at(ferry_status_text(status) != NULL, "%d", numbers[i]);
+    }
+}
+
+static void test_sentence(void **state)
+{
+    (void)state;
+    ferry_error error;
+    assert_int_equal(fy_fail(&error, FERRY_ERR_LIMIT, "%d of %s", 7, "them"), FERRY_ERR_LIMIT);
+    assert_string_equal(error.message, "7 of them");
+    assert_int_equal(fy_fail(NULL, FERRY_ERR_IO, "nobody reads %d", 1), FERRY_ERR_IO);
+    assert_int_equal(fy_fail_no_memory(&error, "a plan"), FERRY_ERR_NO_MEMORY);
+    assert_string_equal(error.message, "out of memory while allocating a plan");
+}
+
+static void test_truncation(void **state)
+{
+    (void)state;
+    char text[FERRY_ERROR_BYTES + 8];
+    for (size_t length = FERRY_ERROR_BYTES - 3; length < FERRY_ERROR_BYTES + 8; length++) {
+        ferry_error error;
+        memset(text, 'x', length);
+        text[length < sizeof text ? length : sizeof text - 1] = '\0';
+        size_t full = strlen(text);
+        memset(&error, '#', sizeof error);
+        fy_fail(&error, FERRY_ERR_IO, "%s", text);
+        size_t kept = strlen(error.message);
+        bool   fits = full < FERRY_ERROR_BYTES;
+        check_at(kept == (fits ? full : FERRY_ERROR_BYTES - 1), "length %zu", length);
+        check_at(fits == (strstr(error.message, "...") == NULL), "length %zu", length);
+        check_at(fits || strcmp(error.message + kept - 3, "...") == 0, "length %zu", length);
+    }
+}
+
+/* Names come from files: what could steer a terminal or break a log line must not pass. */
+static void test_control_characters(void **state)
+{
+    (void)state;
+    ferry_error error;
+    for (int c = 1; c < 256; c++) {
+        fy_fail(&error, FERRY_ERR_INVALID_INPUT, "a%cb", c);
+        bool control = c < 0x20 || c == 0x7f;
+        check_at(strlen(error.message) == 3, "byte 0x%02x", c);
+        check_at((unsigned char)error.message[1] == (control ? '?' : c), "byte 0x%02x", c);
+    }
+}
+
+static void test_version(void **state)
+{
+    (void)state;
+    char text[32];
+    snprintf(text, sizeof text, "%d.%d.%d", FERRY_VERSION_MAJOR, FERRY_VERSION_MINOR,
+             FERRY_VERSION_PATCH);
+    assert_string_equal(text, FERRY_VERSION_TEXT);
+    assert_string_equal(ferry_version(), FERRY_VERSION_TEXT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names_and_texts),   cmocka_unit_test(test_numbers_stay),
+        cmocka_unit_test(test_unknown_status),    cmocka_unit_test(test_sentence),
+        cmocka_unit_test(test_truncation),        cmocka_unit_test(test_control_characters),
+        cmocka_unit_test(test_version),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
