@@ -14,28 +14,27 @@ typedef struct meeting {
     uint64_t        length;
 } meeting;
 
-typedef struct region {
+typedef struct walk {
     const fy_split *src;
     const fy_split *dst;
-    uint64_t        src_begin;
-    uint64_t        dst_begin;
-    uint64_t        length;
+    fy_region       region;
     size_t          i; /* the next source piece */
     size_t          j; /* the next destination piece */
-} region;
+} walk;
 
-static bool next_meeting(region *r, meeting *meeting_out)
+static bool next_meeting(walk *r, meeting *meeting_out)
 {
+    const fy_region *region = &r->region;
     while (r->i < r->src->n_pieces && r->j < r->dst->n_pieces) {
         const fy_piece *src = &r->src->pieces[r->i];
         const fy_piece *dst = &r->dst->pieces[r->j];
         /* Offsets from the begin of the region; pieces before it saturate at 0. */
         uint64_t src_end = src->global + src->length;
         uint64_t dst_end = dst->global + dst->length;
-        src_end          = src_end < r->src_begin ? 0 : fy_min(src_end - r->src_begin, r->length);
-        dst_end          = dst_end < r->dst_begin ? 0 : fy_min(dst_end - r->dst_begin, r->length);
-        uint64_t src_at  = src->global < r->src_begin ? 0 : src->global - r->src_begin;
-        uint64_t dst_at  = dst->global < r->dst_begin ? 0 : dst->global - r->dst_begin;
+        src_end          = src_end < region->src_begin ? 0 : fy_min(src_end - region->src_begin, region->length);
+        dst_end          = dst_end < region->dst_begin ? 0 : fy_min(dst_end - region->dst_begin, region->length);
+        uint64_t src_at  = src->global < region->src_begin ? 0 : src->global - region->src_begin;
+        uint64_t dst_at  = dst->global < region->dst_begin ? 0 : dst->global - region->dst_begin;
         uint64_t begin   = fy_max(src_at, dst_at);
         uint64_t end     = fy_min(src_end, dst_end);
         r->i += src_end <= dst_end;
@@ -43,21 +42,28 @@ static bool next_meeting(region *r, meeting *meeting_out)
         if (begin < end) {
             *meeting_out = (meeting){.src        = src,
                                      .dst        = dst,
-                                     .src_global = r->src_begin + begin,
+                                     .src_global = region->src_begin + begin,
                                      .length     = end - begin};
             return true;
         }
-        if (begin >= r->length) {
+        if (begin >= region->length) {
             return false;
         }
     }
     return false;
 }
 
-static fy_run run_of(const region *r, const meeting *m, uint32_t owner)
+/* Which owner of a shared source piece serves a destination part, when it has to be one. */
+static uint32_t owner_for(const fy_piece *piece, uint32_t dst_part)
+{
+    bool own = dst_part >= piece->part && dst_part < piece->part + piece->n_owners;
+    return own ? dst_part - piece->part : dst_part % piece->n_owners;
+}
+
+static fy_run run_of(const walk *r, const meeting *m, uint32_t owner)
 {
     fy_run   run        = {.src_global = m->src_global, .length = m->length};
-    uint64_t dst_global = m->src_global - r->src_begin + r->dst_begin;
+    uint64_t dst_global = m->src_global - r->region.src_begin + r->region.dst_begin;
     uint64_t dst_local  = m->dst->local;
     if (m->dst->n_owners > 1) {
         dst_local = r->dst->shared_local[m->dst->local + owner];
@@ -67,6 +73,11 @@ static fy_run run_of(const region *r, const meeting *m, uint32_t owner)
     run.src_local = FY_LOCAL_BY_OWNER;
     if (m->src->n_owners == 1) {
         run.src_local = m->src->local + (m->src_global - m->src->global);
+    } else if (r->region.one_owner) {
+        uint32_t server = owner_for(m->src, m->dst->part + owner);
+        run.src_cell    = m->src->part + server;
+        run.src_local   = r->src->shared_local[m->src->local + server] +
+                        (m->src_global - m->src->global);
     }
     return run;
 }
@@ -80,11 +91,11 @@ static bool continues(const fy_run *last, const fy_run *next)
 }
 
 /* Two passes over the meetings: count per destination part, then place and merge. */
-static bool collect_runs(region whole, fy_overlap *overlap, size_t *n_filled)
+static bool collect_runs(walk whole, fy_overlap *overlap, size_t *n_filled)
 {
     meeting m;
     size_t  total = 0;
-    for (region r = whole; next_meeting(&r, &m);) {
+    for (walk r = whole; next_meeting(&r, &m);) {
         for (uint32_t owner = 0; owner < m.dst->n_owners; owner++) {
             overlap->run_begin[m.dst->part + owner + 1]++;
         }
@@ -97,7 +108,7 @@ static bool collect_runs(region whole, fy_overlap *overlap, size_t *n_filled)
     if (overlap->runs == NULL) {
         return false;
     }
-    for (region r = whole; next_meeting(&r, &m);) {
+    for (walk r = whole; next_meeting(&r, &m);) {
         for (uint32_t owner = 0; owner < m.dst->n_owners; owner++) {
             uint32_t part  = m.dst->part + owner;
             fy_run   run   = run_of(&r, &m, owner);
@@ -201,7 +212,7 @@ static bool index_by_cell(fy_overlap *overlap)
     return complete;
 }
 
-static bool build(const region *whole, fy_overlap *overlap)
+static bool build(const walk *whole, fy_overlap *overlap)
 {
     overlap->run_begin =
         fy_alloc_zeroed((size_t)overlap->n_dst_parts + 1, sizeof *overlap->run_begin);
@@ -218,20 +229,16 @@ static bool build(const region *whole, fy_overlap *overlap)
     return complete;
 }
 
-ferry_status fy_overlap_create(const fy_split *src, const fy_split *dst, uint64_t src_begin,
-                               uint64_t dst_begin, uint64_t length, fy_overlap **overlap_out,
-                               ferry_error *error)
+ferry_status fy_overlap_create(const fy_split *src, const fy_split *dst, const fy_region *region,
+                               fy_overlap **overlap_out, ferry_error *error)
 {
     fy_overlap *overlap = fy_alloc_zeroed(1, sizeof *overlap);
     if (overlap == NULL) {
         return fy_fail_no_memory(error, "an overlap");
     }
     overlap->n_dst_parts = dst->n_parts;
-    overlap->n_src_cells = src->n_cells;
-    overlap->src_shared  = fy_split_is_shared(src);
-    overlap->dst_shared  = fy_split_is_shared(dst);
-    region whole = {.src = src, .dst = dst, .src_begin = src_begin, .dst_begin = dst_begin,
-                    .length = length};
+    overlap->n_src_cells = region->one_owner ? src->n_parts : src->n_cells;
+    walk whole = {.src = src, .dst = dst, .region = *region};
     if (!build(&whole, overlap)) {
         fy_overlap_destroy(overlap);
         return fy_fail_no_memory(error, "the runs of an overlap");

@@ -40,13 +40,22 @@ typedef struct fy_overlap {
     size_t   *touch_begin; /* [n_src_cells + 1] into touches, by ascending destination part */
     fy_touch *touches;
     uint32_t *run_order; /* positions within the destination part's runs */
-    bool      src_shared;
-    bool      dst_shared;
 } fy_overlap;
 
-ferry_status fy_overlap_create(const fy_split *src, const fy_split *dst, uint64_t src_begin,
-                               uint64_t dst_begin, uint64_t length, fy_overlap **overlap_out,
-                               ferry_error *error);
+typedef struct fy_region {
+    uint64_t src_begin;
+    uint64_t dst_begin;
+    uint64_t length;
+    /*
+     * With a flat cut on top, the owners of a shared piece have it at different places of different flat
+     * parts, so they are no replicas of each other. Then each destination part takes it from one owner:
+     * the part of its own number if that is one, and source cells are parts.
+     */
+    bool one_owner;
+} fy_region;
+
+ferry_status fy_overlap_create(const fy_split *src, const fy_split *dst, const fy_region *region,
+                               fy_overlap **overlap_out, ferry_error *error);
 void         fy_overlap_destroy(fy_overlap *overlap);
 
 static inline size_t fy_overlap_n_runs(const fy_overlap *overlap, uint32_t dst_part)

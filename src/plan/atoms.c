@@ -184,8 +184,7 @@ static bool cut_by_source(flat_cut *cut, const fy_atom *atom)
     uint32_t parts[FY_MAX_DIMS];
     uint64_t shape[FY_MAX_DIMS];
     for (uint32_t d = 0; d < n_dims; d++) {
-        const fy_split *split = fy_problem_split(cut->routes->problem, src, d);
-        parts[d] = atom->cell / cut->route->cell_weight[d] % split->n_cells;
+        parts[d] = atom->cell / cut->route->cell_weight[d] % cut->route->overlap[d]->n_src_cells;
     }
     uint64_t n_elements = fy_layout_shard(cut->routes->problem, src, parts, shape);
     uint32_t first      = flat_part_of(src, n_elements,

@@ -45,7 +45,13 @@ static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint3
     const fy_problem *problem = routes->problem;
     uint32_t          src     = problem->placements[route->src].layout.split[d];
     uint32_t          dst     = problem->placements[route->dst].layout.split[d];
-    uint64_t   values[5] = {src, dst, route->src_begin[d], route->dst_begin[d], route->length[d]};
+    bool     one_owner = problem->placements[route->src].layout.n_flat != 0;
+    uint64_t values[6] = {src,
+                          dst,
+                          route->src_begin[d],
+                          route->dst_begin[d],
+                          route->length[d],
+                          one_owner && fy_split_is_shared(problem->splits[src])};
     fy_hash128 key       = fy_hash128_of(values, sizeof values);
     fy_index_cursor c    = fy_index_first(&routes->overlap_index, key.low);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&routes->overlap_index, &c)) {
@@ -62,9 +68,12 @@ static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint3
         return fy_fail_no_memory(error, "the overlaps");
     }
     fy_overlap  *overlap;
-    ferry_status status =
-        fy_overlap_create(problem->splits[src], problem->splits[dst], route->src_begin[d],
-                          route->dst_begin[d], route->length[d], &overlap, error);
+    fy_region    region = {.src_begin = route->src_begin[d],
+                           .dst_begin = route->dst_begin[d],
+                           .length    = route->length[d],
+                           .one_owner = one_owner};
+    ferry_status status = fy_overlap_create(problem->splits[src], problem->splits[dst], &region,
+                                            &overlap, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -304,10 +313,11 @@ static ferry_status fill_route(fy_routes *routes, fy_route *route, ferry_error *
     ferry_status      status  = fy_routes_find_view(routes, route->src, &route->view, error);
     uint32_t          weight  = src->n_flat == 0 ? 1 : src->n_flat;
     for (uint32_t d = route->n_dims; d > 0 && status == FERRY_OK; d--) {
-        const fy_split *split        = fy_problem_split(problem, src, d - 1);
-        route->cell_weight[d - 1]    = weight;
-        route->merges_by_rank        = route->merges_by_rank || fy_split_is_shared(split);
-        weight *= split->n_cells; /* the view has checked the product */
+        const fy_split *split     = fy_problem_split(problem, src, d - 1);
+        bool            shared    = fy_split_is_shared(split) && src->n_flat == 0;
+        route->cell_weight[d - 1] = weight;
+        route->merges_by_rank     = route->merges_by_rank || shared;
+        weight *= shared ? split->n_cells : split->n_parts; /* the view has checked the product */
         status = find_overlap(routes, route, d - 1, &route->overlap[d - 1], error);
     }
     if (status != FERRY_OK) {
@@ -315,11 +325,6 @@ static ferry_status fill_route(fy_routes *routes, fy_route *route, ferry_error *
     }
     route->n_cells    = route->view->n_cells;
     route->is_regular = src->n_flat == 0 && dst->n_flat == 0;
-    if (src->n_flat != 0 && route->merges_by_rank) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "source: \"%s\" has a flat cut on top of blocks with parts of their own",
-                       route_example(routes, route));
-    }
     if (!route->is_regular) {
         ferry_error inner;
         status = list_irregular(routes, route, &inner);

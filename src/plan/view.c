@@ -64,8 +64,12 @@ static bool walk_next(cell_walk *walk, uint32_t n_dims)
     return false;
 }
 
+/* Under a flat cut the owners of a shared piece are no replicas: see fy_region. */
 static bool has_shared_pieces(const fy_problem *problem, const fy_layout *layout)
 {
+    if (layout->n_flat != 0) {
+        return false;
+    }
     for (uint32_t d = 0; d < layout->n_dims; d++) {
         if (fy_split_is_shared(fy_problem_split(problem, layout, d))) {
             return true;

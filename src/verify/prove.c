@@ -81,17 +81,36 @@ static void coordinates_of(const fy_proof_shard *shard, uint64_t number, uint64_
     }
 }
 
-/* Names the first element of a shard that nobody writes, and how far the row goes on so. */
+/* Whether nobody writes any element of a box of the small shard at hand. */
+static bool is_unwritten(const run *r, const uint64_t *begin, const uint64_t *length)
+{
+    uint64_t index[FY_PROOF_DIMS] = {0}, local[FY_PROOF_DIMS];
+    do {
+        for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+            local[d] = begin[d] + index[d];
+        }
+        uint64_t number = fy_proof_shard_number(&r->shard, local);
+        if (number < r->shard.flat_begin || number >= r->shard.flat_end ||
+            r->writers[number - r->shard.flat_begin] != 0) {
+            return false;
+        }
+    } while (fy_proof_advance(index, length, FY_PROOF_DIMS));
+    return true;
+}
+
+/* From the first element that nobody writes, the box grows as far as that goes on. */
 static ferry_status fail_element_gap(const run *r, uint64_t number, ferry_error *error)
 {
-    uint64_t begin[FY_PROOF_DIMS];
+    uint64_t begin[FY_PROOF_DIMS], next[FY_PROOF_DIMS];
     uint64_t length[FY_PROOF_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1};
-    uint64_t n = r->shard.flat_end - r->shard.flat_begin;
     coordinates_of(&r->shard, r->shard.flat_begin + number, begin);
-    size_t last = FY_PROOF_DIMS - 1;
-    while (begin[last] + length[last] < r->shard.shape[last] && number + length[last] < n &&
-           r->writers[number + length[last]] == 0) {
-        length[last]++;
+    for (size_t d = FY_PROOF_DIMS; d-- > 0;) {
+        uint64_t so_far = 1;
+        memcpy(next, begin, sizeof next);
+        while (++next[d] < r->shard.shape[d] && is_unwritten(r, next, length)) {
+            so_far++;
+        }
+        length[d] = so_far;
     }
     return fail_gap(r, r->tensor, &r->shard, begin, length, error);
 }

@@ -1,0 +1,455 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* The reference planner's functions for one parameter: descriptors and the transfers of one receiver. */
+#include "layout/overlap.h"
+#include "model/group.h"
+#include "model/metadata.h"
+#include "model/roster.h"
+
+#include "base/checked.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct transfer {
+    uint32_t    src_rank;
+    ferry_slice src[FERRY_MAX_DIMS];
+    ferry_slice dst[FERRY_MAX_DIMS];
+} transfer;
+
+struct ferry_transfers {
+    uint32_t  n_dims;
+    transfer *items;
+    size_t    n_items;
+    size_t    capacity;
+};
+
+size_t ferry_transfers_count(const ferry_transfers *transfers)
+{
+    return transfers == NULL ? 0 : transfers->n_items;
+}
+
+ferry_status ferry_transfers_at(const ferry_transfers *transfers, size_t index,
+                                uint32_t *src_rank_out, ferry_slice *src_slice_out,
+                                ferry_slice *dst_slice_out, ferry_error *error)
+{
+    if (index >= ferry_transfers_count(transfers)) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "transfer %zu of %zu", index,
+                       ferry_transfers_count(transfers));
+    }
+    const transfer *t     = &transfers->items[index];
+    size_t          bytes = transfers->n_dims * sizeof *t->src;
+    if (src_rank_out != NULL) {
+        *src_rank_out = t->src_rank;
+    }
+    if (src_slice_out != NULL) {
+        memcpy(src_slice_out, t->src, bytes);
+    }
+    if (dst_slice_out != NULL) {
+        memcpy(dst_slice_out, t->dst, bytes);
+    }
+    return FERRY_OK;
+}
+
+void ferry_transfers_destroy(ferry_transfers *transfers)
+{
+    if (transfers != NULL) {
+        fy_free(transfers->items);
+        fy_free(transfers);
+    }
+}
+
+static ferry_status check_both(const ferry_param_metadata *src, const ferry_param_metadata *dst,
+                               ferry_error *error)
+{
+    ferry_status status = fy_metadata_check(src, error);
+    if (status == FERRY_OK) {
+        status = fy_metadata_check(dst, error);
+    }
+    if (status == FERRY_OK && src->n_dims != dst->n_dims) {
+        status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                         "%s has %u dimensions at the source, but %u at the destination", dst->name,
+                         src->n_dims, dst->n_dims);
+    }
+    return status;
+}
+
+static bool has_group(const ferry_param_metadata *m)
+{
+    return m->tensor_parallel_group_ranks != NULL &&
+           ferry_group_size(m->tensor_parallel_group_ranks) > 0;
+}
+
+static ferry_status check_conservation(const ferry_param_metadata *src,
+                                       const ferry_param_metadata *dst, uint32_t dim,
+                                       ferry_error *error)
+{
+    uint64_t n_src = ferry_group_size(src->tensor_parallel_group_ranks), have;
+    uint64_t n_dst = ferry_group_size(dst->tensor_parallel_group_ranks), want;
+    if (!fy_mul(n_src, src->shape[dim], &have) || !fy_mul(n_dst, dst->shape[dim], &want) ||
+        have != want) {
+        return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                       "%s dim %u: %llu source ranks x %llu = %llu, but %llu destination ranks x "
+                       "%llu = %llu; is it marked TP but replicated?",
+                       dst->name, dim, (unsigned long long)n_src,
+                       (unsigned long long)src->shape[dim], (unsigned long long)have,
+                       (unsigned long long)n_dst, (unsigned long long)dst->shape[dim],
+                       (unsigned long long)want);
+    }
+    return FERRY_OK;
+}
+
+ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
+                                               const ferry_param_metadata *dst,
+                                               ferry_sharding_descriptor *descriptor_out,
+                                               size_t *n_out, ferry_error *error)
+{
+    if (src == NULL || dst == NULL || descriptor_out == NULL || n_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_build_descriptors_for_param needs two metadata and two places");
+    }
+    ferry_status status = check_both(src, dst, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if ((!src->is_tp && !dst->is_tp) || !has_group(src) || !has_group(dst)) {
+        *n_out = 0;
+        return FERRY_OK;
+    }
+    uint32_t dim = dst->is_tp ? dst->partition_dim : src->partition_dim;
+    status       = check_conservation(src, dst, dim, error);
+    if (status == FERRY_OK) {
+        *descriptor_out = (ferry_sharding_descriptor){
+            .struct_size   = sizeof *descriptor_out,
+            .name          = "tp",
+            .dim           = dim,
+            .src_stride    = src->is_tp ? src->partition_stride : 1,
+            .dst_stride    = dst->is_tp ? dst->partition_stride : 1,
+            .src_dim_ranks = src->tensor_parallel_group_ranks,
+            .dst_dim_ranks = dst->tensor_parallel_group_ranks};
+        *n_out = 1;
+    }
+    return status;
+}
+
+/*
+ * One side of a parameter as splits: cut along its own dimension by its group, whole elsewhere. All parts
+ * count as long as the one that is known; a side that is not TP is whole on every rank.
+ */
+typedef struct cut_side {
+    const ferry_param_metadata *metadata;
+    fy_split                   *splits[FERRY_MAX_DIMS];
+} cut_side;
+
+static void side_cleanup(cut_side *side)
+{
+    for (uint32_t d = 0; d < FERRY_MAX_DIMS; d++) {
+        fy_split_destroy(side->splits[d]);
+    }
+}
+
+static ferry_status cut_dim(const ferry_param_metadata *m, uint32_t dim, fy_split **split_out,
+                            ferry_error *error)
+{
+    if (!m->is_tp || dim != m->partition_dim) {
+        return fy_split_whole(m->shape[dim], split_out, error);
+    }
+    uint32_t n = (uint32_t)ferry_group_size(m->tensor_parallel_group_ranks);
+    const ferry_param_metadata **parts = fy_alloc(n, sizeof *parts);
+    if (parts == NULL) {
+        return fy_fail_no_memory(error, "the parts of a parameter");
+    }
+    for (uint32_t p = 0; p < n; p++) {
+        parts[p] = m;
+    }
+    ferry_status status = fy_metadata_split(parts, n, dim, split_out, error);
+    fy_free(parts);
+    return status;
+}
+
+static ferry_status side_init(const ferry_param_metadata *m, cut_side *side, ferry_error *error)
+{
+    *side = (cut_side){.metadata = m};
+    for (uint32_t d = 0; d < m->n_dims; d++) {
+        ferry_status status = cut_dim(m, d, &side->splits[d], error);
+        if (status != FERRY_OK) {
+            side_cleanup(side);
+            return status;
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status check_extents(const cut_side *src, const cut_side *dst, ferry_error *error)
+{
+    for (uint32_t d = 0; d < dst->metadata->n_dims; d++) {
+        if (src->splits[d]->extent != dst->splits[d]->extent) {
+            return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                           "%s dim %u: the source has %llu over %u ranks, but the destination %llu "
+                           "over %u; is it marked TP but replicated?",
+                           dst->metadata->name, d, (unsigned long long)src->splits[d]->extent,
+                           src->splits[d]->n_parts, (unsigned long long)dst->splits[d]->extent,
+                           dst->splits[d]->n_parts);
+        }
+    }
+    return FERRY_OK;
+}
+
+/* The combination of runs that a counter stands at, as a transfer. */
+static transfer make_transfer(const ferry_param_metadata *src, fy_overlap *const *overlaps,
+                              const uint32_t *parts, const size_t *at, uint32_t n_dims)
+{
+    transfer t = {.src_rank = src->owner_rank};
+    for (uint32_t d = 0; d < n_dims; d++) {
+        const fy_run *run = &overlaps[d]->runs[overlaps[d]->run_begin[parts[d]] + at[d]];
+        t.src[d]          = (ferry_slice){.begin = run->src_local, .length = run->length};
+        t.dst[d]          = (ferry_slice){.begin = run->dst_local, .length = run->length};
+        if (src->is_tp && d == src->partition_dim) {
+            t.src_rank = ferry_group_rank_at(src->tensor_parallel_group_ranks, run->src_cell);
+        }
+    }
+    return t;
+}
+
+static ferry_status push(ferry_transfers *transfers, const transfer *t, ferry_error *error)
+{
+    if (!fy_reserve((void **)&transfers->items, &transfers->capacity, transfers->n_items + 1,
+                    sizeof *t)) {
+        return fy_fail_no_memory(error, "the transfers of a parameter");
+    }
+    transfers->items[transfers->n_items++] = *t;
+    return FERRY_OK;
+}
+
+static ferry_status combine(const ferry_param_metadata *src, fy_overlap *const *overlaps,
+                            const uint32_t *parts, ferry_transfers *transfers, ferry_error *error)
+{
+    size_t at[FERRY_MAX_DIMS] = {0};
+    for (uint32_t d = 0; d < transfers->n_dims; d++) {
+        if (fy_overlap_n_runs(overlaps[d], parts[d]) == 0) {
+            return FERRY_OK;
+        }
+    }
+    for (;;) {
+        transfer     t      = make_transfer(src, overlaps, parts, at, transfers->n_dims);
+        ferry_status status = push(transfers, &t, error);
+        uint32_t     d      = transfers->n_dims;
+        for (; d > 0; d--) {
+            if (++at[d - 1] < fy_overlap_n_runs(overlaps[d - 1], parts[d - 1])) {
+                break;
+            }
+            at[d - 1] = 0;
+        }
+        if (status != FERRY_OK || d == 0) {
+            return status;
+        }
+    }
+}
+
+static ferry_status overlap_sides(const cut_side *src, const cut_side *dst, uint32_t my_part,
+                                  ferry_transfers *transfers, ferry_error *error)
+{
+    fy_overlap  *overlaps[FERRY_MAX_DIMS] = {NULL};
+    uint32_t     parts[FERRY_MAX_DIMS]    = {0};
+    ferry_status status                   = check_extents(src, dst, error);
+    for (uint32_t d = 0; d < transfers->n_dims && status == FERRY_OK; d++) {
+        fy_region region = {.length = dst->splits[d]->extent};
+        bool      cut    = dst->metadata->is_tp && d == dst->metadata->partition_dim;
+        parts[d]         = cut ? my_part : 0;
+        status = fy_overlap_create(src->splits[d], dst->splits[d], &region, &overlaps[d], error);
+    }
+    if (status == FERRY_OK) {
+        status = combine(src->metadata, overlaps, parts, transfers, error);
+    }
+    for (uint32_t d = 0; d < FERRY_MAX_DIMS; d++) {
+        fy_overlap_destroy(overlaps[d]);
+    }
+    return status;
+}
+
+static ferry_status new_transfers(uint32_t n_dims, ferry_transfers **transfers_out,
+                                  ferry_error *error)
+{
+    ferry_transfers *transfers = fy_alloc_zeroed(1, sizeof *transfers);
+    if (transfers == NULL) {
+        return fy_fail_no_memory(error, "the transfers of a parameter");
+    }
+    transfers->n_dims = n_dims;
+    *transfers_out    = transfers;
+    return FERRY_OK;
+}
+
+static ferry_status check_descriptors(const char *param_name,
+                                      const ferry_sharding_descriptor *descriptors,
+                                      size_t n_descriptors, ferry_error *error)
+{
+    if (n_descriptors != 1 || descriptors == NULL) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "%s: this planner takes exactly one TP descriptor, not %zu", param_name,
+                       n_descriptors);
+    }
+    if (descriptors->name == NULL || strcmp(descriptors->name, "tp") != 0) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "%s: this planner takes a TP descriptor, not \"%s\"", param_name,
+                       descriptors->name == NULL ? "" : descriptors->name);
+    }
+    return FERRY_OK;
+}
+
+/* The groups that the descriptor names are the ones that cut. */
+static void apply_descriptor(const ferry_sharding_descriptor *descriptor, ferry_param_metadata *src,
+                             ferry_param_metadata *dst)
+{
+    src->tensor_parallel_group_ranks = (ferry_group *)descriptor->src_dim_ranks;
+    dst->tensor_parallel_group_ranks = (ferry_group *)descriptor->dst_dim_ranks;
+}
+
+ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_metadata *src,
+                                      const ferry_param_metadata *dst,
+                                      const ferry_sharding_descriptor *descriptors,
+                                      size_t n_descriptors, uint32_t my_rank,
+                                      ferry_transfers **transfers_out, ferry_error *error)
+{
+    if (param_name == NULL || src == NULL || dst == NULL || transfers_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_plan_multi_dim_lcm needs a name, two metadata and a place");
+    }
+    ferry_status status = check_both(src, dst, error);
+    if (status == FERRY_OK) {
+        status = check_descriptors(param_name, descriptors, n_descriptors, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    ferry_param_metadata a = *src, b = *dst;
+    apply_descriptor(descriptors, &a, &b);
+    size_t      my_part = 0;
+    ferry_error inner;
+    if (!has_group(&a) || !has_group(&b) ||
+        ferry_rank_in_group(my_rank, b.tensor_parallel_group_ranks, &my_part, &inner) != FERRY_OK) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: %s", param_name,
+                       has_group(&a) && has_group(&b) ? inner.message
+                                                      : "the descriptor lacks a group of ranks");
+    }
+    cut_side         src_side = {0}, dst_side = {0};
+    ferry_transfers *transfers = NULL;
+    status                     = side_init(&a, &src_side, error);
+    if (status == FERRY_OK) {
+        status = side_init(&b, &dst_side, error);
+    }
+    if (status == FERRY_OK) {
+        status = new_transfers(b.n_dims, &transfers, error);
+    }
+    if (status == FERRY_OK) {
+        status = overlap_sides(&src_side, &dst_side, (uint32_t)my_part, transfers, error);
+    }
+    if (status == FERRY_OK) {
+        *transfers_out = transfers;
+        transfers      = NULL;
+    }
+    ferry_transfers_destroy(transfers);
+    side_cleanup(&src_side);
+    side_cleanup(&dst_side);
+    return status;
+}
+
+/* Who sends a replicated parameter to my_rank; false if nobody does. */
+static bool choose_replica(const ferry_param_metadata *src, const ferry_param_metadata *dst,
+                           uint32_t my_rank, uint32_t *sender_out)
+{
+    const ferry_group *from = src->data_parallel_group_ranks;
+    const ferry_group *to   = dst->data_parallel_group_ranks;
+    size_t             position;
+    if (to != NULL && !fy_group_find(to, my_rank, &position)) {
+        return false;
+    }
+    if (from == NULL || ferry_group_size(from) == 0) {
+        *sender_out = src->owner_rank;
+    } else if (to != NULL && fy_group_equal(from, to)) {
+        *sender_out = my_rank;
+    } else {
+        *sender_out = ferry_group_rank_at(from, my_rank % ferry_group_size(from));
+    }
+    return true;
+}
+
+ferry_status ferry_finalize_dp_transfers(const char *param_name, const ferry_param_metadata *src,
+                                         const ferry_param_metadata *dst, uint32_t my_rank,
+                                         ferry_transfers **transfers_out, ferry_error *error)
+{
+    if (param_name == NULL || src == NULL || dst == NULL || transfers_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_finalize_dp_transfers needs a name, two metadata and a place");
+    }
+    ferry_status status = check_both(src, dst, error);
+    for (uint32_t d = 0; status == FERRY_OK && d < dst->n_dims; d++) {
+        if (src->shape[d] != dst->shape[d]) {
+            status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                             "%s dim %u: the source has %llu, but the destination %llu; a replicated "
+                             "parameter needs equal shapes",
+                             param_name, d, (unsigned long long)src->shape[d],
+                             (unsigned long long)dst->shape[d]);
+        }
+    }
+    ferry_transfers *transfers = NULL;
+    if (status == FERRY_OK) {
+        status = new_transfers(dst->n_dims, &transfers, error);
+    }
+    transfer t = {0};
+    if (status == FERRY_OK && choose_replica(src, dst, my_rank, &t.src_rank)) {
+        for (uint32_t d = 0; d < dst->n_dims; d++) {
+            t.src[d] = t.dst[d] = (ferry_slice){.begin = 0, .length = dst->shape[d]};
+        }
+        status = push(transfers, &t, error);
+    }
+    if (status == FERRY_OK) {
+        *transfers_out = transfers;
+        transfers      = NULL;
+    }
+    ferry_transfers_destroy(transfers);
+    return status;
+}
+
+ferry_status ferry_determine_source_ranks_for_dst_param(const char *param_name,
+                                                        const ferry_param_metadata *src,
+                                                        const ferry_param_metadata *dst,
+                                                        uint32_t my_rank,
+                                                        ferry_transfers **transfers_out,
+                                                        ferry_error *error)
+{
+    ferry_sharding_descriptor descriptor = FERRY_SHARDING_DESCRIPTOR_INIT;
+    size_t                    n          = 0;
+    if (param_name == NULL || transfers_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_determine_source_ranks_for_dst_param needs a name and a place");
+    }
+    /* The guard compares one dimension; row to column has its sums compared by the planner itself. */
+    bool turned = src != NULL && dst != NULL && src->is_tp && dst->is_tp &&
+                  src->partition_dim != dst->partition_dim && has_group(src) && has_group(dst);
+    ferry_status status = FERRY_OK;
+    if (turned) {
+        descriptor.name          = "tp";
+        descriptor.dim           = dst->partition_dim;
+        descriptor.src_stride    = src->partition_stride;
+        descriptor.dst_stride    = dst->partition_stride;
+        descriptor.src_dim_ranks = src->tensor_parallel_group_ranks;
+        descriptor.dst_dim_ranks = dst->tensor_parallel_group_ranks;
+        n                        = 1;
+    } else {
+        status = ferry_build_descriptors_for_param(src, dst, &descriptor, &n, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (n == 1) {
+        return ferry_plan_multi_dim_lcm(param_name, src, dst, &descriptor, n, my_rank,
+                                        transfers_out, error);
+    }
+    if (src->is_tp || dst->is_tp) {
+        return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                       "%s is TP, but the %s does not know its tensor-parallel group; treating it as "
+                       "replicated would hand a rank somebody else's shard",
+                       param_name, has_group(src) ? "destination" : "source");
+    }
+    return ferry_finalize_dp_transfers(param_name, src, dst, my_rank, transfers_out, error);
+}

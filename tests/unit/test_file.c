@@ -1,0 +1,172 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "base/file.h"
+
+#include "base/alloc.h"
+
+#include "support/check.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/ferry-test-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+static const char *path_of(const char *name)
+{
+    static char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static size_t count_entries(void)
+{
+    size_t         n    = 0;
+    DIR           *dir  = opendir(folder);
+    struct dirent *item;
+    while ((item = readdir(dir)) != NULL) {
+        n += item->d_name[0] != '.';
+    }
+    closedir(dir);
+    return n;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"file", "fifo"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        unlink(path_of(names[i]));
+    }
+    return rmdir(folder);
+}
+
+static void put(const char *name, const char *bytes, size_t n_bytes)
+{
+    FILE *stream = fopen(path_of(name), "wb");
+    assert_non_null(stream);
+    assert_int_equal(fwrite(bytes, 1, n_bytes, stream), n_bytes);
+    fclose(stream);
+}
+
+static void test_read(void **state)
+{
+    (void)state;
+    ferry_error error;
+    char       *text   = NULL;
+    size_t      length = 0;
+    put("file", "a\0b", 3);
+    must(fy_file_read(path_of("file"), 3, &text, &length, &error), &error);
+    assert_int_equal(length, 3);
+    assert_memory_equal(text, "a\0b", 4); /* with the zero behind it */
+    fy_free(text);
+    text = NULL;
+    assert_int_equal(fy_file_read(path_of("file"), 2, &text, &length, &error), FERRY_ERR_LIMIT);
+    check_says("limit", "3 bytes", &error);
+    assert_null(text);
+    put("file", "", 0);
+    must(fy_file_read(path_of("file"), 0, &text, &length, &error), &error);
+    assert_true(length == 0 && text[0] == '\0');
+    fy_free(text);
+}
+
+/* What is no regular file is refused at once: a FIFO would wait, a device never end. */
+static void test_read_what_is_no_file(void **state)
+{
+    (void)state;
+    assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
+    const char *const paths[] = {strdup(path_of("none")), strdup(folder), strdup(path_of("fifo")),
+                                 strdup("/dev/zero"), strdup("")};
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        ferry_error error;
+        char       *text = NULL;
+        size_t      length;
+        uint64_t    bytes;
+        check_status(paths[i], FERRY_ERR_IO, fy_file_read(paths[i], 100, &text, &length, &error),
+                     &error);
+        check_says(paths[i], paths[i], &error);
+        check_status(paths[i], FERRY_ERR_IO, fy_file_size(paths[i], &bytes, &error), &error);
+        check_row(paths[i], text == NULL);
+        free((char *)paths[i]);
+    }
+}
+
+static void test_read_at(void **state)
+{
+    (void)state;
+    ferry_error error;
+    uint64_t    bytes;
+    char        part[8] = "";
+    put("file", "0123456789", 10);
+    must(fy_file_size(path_of("file"), &bytes, &error), &error);
+    assert_int_equal(bytes, 10);
+    must(fy_file_read_at(path_of("file"), 3, 4, part, &error), &error);
+    assert_memory_equal(part, "3456", 4);
+    must(fy_file_read_at(path_of("file"), 10, 0, part, &error), &error);
+    assert_int_equal(fy_file_read_at(path_of("file"), 8, 3, part, &error), FERRY_ERR_IO);
+    check_says("too far", "ends at byte 10", &error);
+}
+
+static ferry_status fill(void *context, void *stream, ferry_error *error)
+{
+    (void)error;
+    const char *text = context;
+    return fy_file_write(stream, text, strlen(text)) == 0 ? FERRY_OK : FERRY_ERR_IO;
+}
+
+static ferry_status fill_and_fail(void *context, void *stream, ferry_error *error)
+{
+    fill(context, stream, error);
+    snprintf(error->message, sizeof error->message, "halfway");
+    return FERRY_ERR_LIMIT;
+}
+
+/* A reader sees the old file or the whole new one; nothing is left beside it. */
+static void test_replace(void **state)
+{
+    (void)state;
+    ferry_error error;
+    char        part[4] = "";
+    must(fy_file_replace(path_of("file"), fill, "old", &error), &error);
+    assert_int_equal(fy_file_replace(path_of("file"), fill_and_fail, "new", &error),
+                     FERRY_ERR_LIMIT);
+    assert_string_equal(error.message, "halfway");
+    must(fy_file_read_at(path_of("file"), 0, 3, part, &error), &error);
+    assert_string_equal(part, "old");
+    must(fy_file_replace(path_of("file"), fill, "new", &error), &error);
+    must(fy_file_read_at(path_of("file"), 0, 3, part, &error), &error);
+    assert_string_equal(part, "new");
+    assert_int_equal(count_entries(), 1);
+}
+
+static void test_replace_where_nothing_can_be(void **state)
+{
+    (void)state;
+    ferry_error error;
+    assert_int_equal(fy_file_replace(path_of("none/file"), fill, "x", &error), FERRY_ERR_IO);
+    check_says("no folder", "none/file", &error);
+    assert_int_equal(fy_file_replace(folder, fill, "x", &error), FERRY_ERR_IO);
+    check_says("a folder", folder, &error);
+    assert_int_equal(count_entries(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_read, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_read_what_is_no_file, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_read_at, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_replace, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_replace_where_nothing_can_be, make_folder,
+                                        remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
