@@ -408,7 +408,8 @@ static ferry_status check_flat_sizes(const lowering *l, const fy_tensor *tensor,
 static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const placing *p,
                                    uint32_t *number_out, ferry_error *error)
 {
-    fy_layout layout = {.n_dims = tensor->n_dims};
+    fy_layout layout = {.n_dims = tensor->n_dims,
+                        .is_cut = p->rule->n_shards > 0 || p->rule->is_flat};
     uint32_t  holders;
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
         const fy_shard *shard = NULL;

@@ -184,7 +184,8 @@ static bool same_placement(const fy_placement *placement, fy_hash128 hash, const
 {
     bool same = placement->hash.high == hash.high && placement->holders == holders &&
                 placement->layout.n_dims == layout->n_dims &&
-                placement->layout.n_flat == layout->n_flat && placement->seed == seed;
+                placement->layout.n_flat == layout->n_flat &&
+                placement->layout.is_cut == layout->is_cut && placement->seed == seed;
     for (uint32_t d = 0; same && d < layout->n_dims; d++) {
         same = placement->layout.shape[d] == layout->shape[d] &&
                placement->layout.split[d] == layout->split[d];

@@ -26,6 +26,7 @@ typedef struct fy_layout {
     uint64_t        shape[FY_MAX_DIMS];
     uint32_t        split[FY_MAX_DIMS]; /* numbers of splits */
     const uint64_t *flat_sizes;         /* [n_flat]; NULL: the chunk rule */
+    bool            is_cut; /* meant to be cut, be it into one part: the seed policy asks for that */
 } fy_layout;
 
 /*

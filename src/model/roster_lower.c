@@ -336,6 +336,7 @@ static ferry_status lower_layout(roster_lowering *l, uint32_t n_parts, fy_layout
 {
     const ferry_param_metadata *first = l->side[0];
     layout->n_dims                    = first->n_dims;
+    layout->is_cut                    = first->is_tp;
     for (uint32_t d = 0; d < first->n_dims; d++) {
         fy_split    *split = NULL;
         ferry_status status;
@@ -493,7 +494,7 @@ static ferry_status make_seed(roster_lowering *l, uint32_t n_cells, const fy_see
         status = fy_fail_no_memory(error, "the groups of the seed policy");
         goto out;
     }
-    *seed = (fy_seed){.is_tp = l->side[0]->is_tp};
+    *seed = (fy_seed){0};
     if (!fill_buckets(l, entries, list_buckets(l, entries), n_cells, seed) ||
         !fill_ranks(l, seed) ||
         !fy_reserve((void **)&l->seeds, &l->seed_capacity, l->n_seeds + 1, sizeof(fy_seed *)) ||

@@ -63,11 +63,12 @@ static const fy_seed_rank *find_rank(const fy_seed *seed, uint32_t rank)
     return &seed->ranks[low];
 }
 
-uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, uint32_t cell, uint32_t rank)
+uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, bool is_cut, uint32_t cell,
+                        uint32_t rank)
 {
     const fy_seed_rank *receiver = find_rank(dst, rank);
     uint32_t            bucket   = receiver->dp_index % src->n_buckets;
-    if (src->is_tp || dst->is_tp || src->bucket_dp[bucket] == NULL) {
+    if (is_cut || src->bucket_dp[bucket] == NULL) {
         return src->senders[(size_t)bucket * src->n_cells + cell];
     }
     const ferry_group *group = src->bucket_dp[bucket];

@@ -22,12 +22,13 @@ struct fy_seed {
     uint32_t            n_cells;
     const uint32_t     *senders;   /* [n_buckets * n_cells] */
     const ferry_group **bucket_dp; /* [n_buckets] may hold NULL */
-    bool                is_tp;     /* a side is cut: no round robin over the DP group */
     uint32_t            n_ranks;
     const fy_seed_rank *ranks; /* by ascending rank */
 };
 
-uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, uint32_t cell, uint32_t rank);
+/* is_cut: a side is, so there is no round robin over the DP group. */
+uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, bool is_cut, uint32_t cell,
+                        uint32_t rank);
 
 /* For holders of a mesh: the replica number that represents each bucket. */
 ferry_status fy_seed_prepare(fy_holders *holders, ferry_error *error);

@@ -59,6 +59,7 @@ struct ferry_plan {
     uint32_t    policy;
     char       *subset;
     fy_hash128  digest;
+    uint64_t    seed_choice; /* of who sends to whom under the seed rule, in no order */
     uint64_t   *first_task; /* [n_ranks + 1]: the ids of a destination rank's moves */
     uint64_t   *in_bytes;   /* [n_ranks] */
     uint64_t   *out_bytes;

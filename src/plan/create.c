@@ -121,6 +121,17 @@ static ferry_status solve_bound(ferry_plan *plan, const optimum *bytes, optimum 
     return FERRY_OK;
 }
 
+static uint64_t hash_names(const ferry_plan *plan, const fy_route *route)
+{
+    uint64_t sum = 0;
+    for (uint32_t u = 0; u < route->n_units; u++) {
+        uint32_t    leg  = fy_route_leg(&plan->routes, route, u);
+        const char *name = plan->problem.tensors[plan->routes.legs[leg].tensor].name;
+        sum += fy_hash64(name, strlen(name));
+    }
+    return sum;
+}
+
 /* Under the seed rule senders follow from each receiver: nothing but going over them adds up. */
 static ferry_status charge_by_seed(ferry_plan *plan, ferry_error *error)
 {
@@ -132,6 +143,7 @@ static ferry_status charge_by_seed(ferry_plan *plan, ferry_error *error)
     for (size_t r = 0; r < routes->n_routes && status == FERRY_OK; r++) {
         const fy_route   *route = &routes->routes[r];
         const fy_holders *dst   = fy_route_dst_holders(routes, route);
+        uint64_t          names = hash_names(plan, route);
         for (uint32_t cell = 0; cell < route->n_cells && status == FERRY_OK; cell++) {
             status = fy_route_list_touches(routes, route, cell, &touches, &capacity, &n, error);
             for (size_t i = 0; i < n && status == FERRY_OK; i++) {
@@ -140,6 +152,7 @@ static ferry_status charge_by_seed(ferry_plan *plan, ferry_error *error)
                 for (; s < dst->cell_begin[touches[i].dst + 1]; s++) {
                     uint32_t sender = fy_seed_sender(plan, route, cell, s);
                     bool     local  = sender == dst->rank[s];
+                    plan->seed_choice += fy_hash_mix(fy_hash_mix(dst->rank[s], sender), names);
                     *(local ? &plan->local_bytes[sender] : &plan->out_bytes[sender]) += bytes;
                 }
             }

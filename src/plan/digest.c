@@ -145,6 +145,8 @@ static void digest_policy(fy_digest *d, const ferry_plan *plan, fy_hash128 tenso
     fy_digest_u64(d, plan->policy);
     fy_digest_u64(d, plan->subset != NULL);
     fy_digest_text(d, plan->subset == NULL ? "" : plan->subset);
+    /* The groups of the seed rule are no part of the placements, but they decide who sends. */
+    fy_digest_u64(d, plan->seed_choice);
     if (plan->policy == FERRY_REPLICA_SEED || !cluster->present) {
         return;
     }

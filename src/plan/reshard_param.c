@@ -83,8 +83,8 @@ static ferry_status check_conservation(const ferry_param_metadata *src,
                                        const ferry_param_metadata *dst, uint32_t dim,
                                        ferry_error *error)
 {
-    uint64_t n_src = ferry_group_size(src->tensor_parallel_group_ranks), have;
-    uint64_t n_dst = ferry_group_size(dst->tensor_parallel_group_ranks), want;
+    uint64_t n_src = ferry_group_size(src->tensor_parallel_group_ranks), have = 0;
+    uint64_t n_dst = ferry_group_size(dst->tensor_parallel_group_ranks), want = 0;
     if (!fy_mul(n_src, src->shape[dim], &have) || !fy_mul(n_dst, dst->shape[dim], &want) ||
         have != want) {
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,

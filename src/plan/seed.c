@@ -9,9 +9,10 @@
 
 #include "model/seed.h"
 
-static bool is_replicated(const fy_holders *src, const fy_holders *dst)
+static bool is_cut(const ferry_plan *plan, const fy_route *route)
 {
-    return src->n_cells == 1 && dst->n_cells == 1;
+    return plan->problem.placements[route->src].layout.is_cut ||
+           plan->problem.placements[route->dst].layout.is_cut;
 }
 
 static bool same_group(const fy_holders *a, const fy_holders *b)
@@ -46,9 +47,10 @@ uint32_t fy_seed_sender(const ferry_plan *plan, const fy_route *route, uint32_t 
     uint32_t          rank    = dst->rank[slot];
     uint32_t          replica = fy_holders_replica(dst, slot);
     if (seed != NULL) {
-        return fy_seed_choose(seed, plan->problem.placements[route->dst].seed, cell, rank);
+        return fy_seed_choose(seed, plan->problem.placements[route->dst].seed, is_cut(plan, route),
+                              cell, rank);
     }
-    if (is_replicated(src, dst)) {
+    if (!is_cut(plan, route)) {
         return same_group(src, dst) ? rank : src->rank[rank % src->n_slots];
     }
     return holder_of(route, cell, src->seed_replica[replica % src->n_cells]);

@@ -109,6 +109,8 @@ static const mutation plan_mutations[] = {
      "task 1|from rank 1 to rank 0|[1, 0]|[2, 0]"},
     {"dst outside", "'dst':[[2,2],[0,2]]", "'dst':[[3,2],[0,2]]", FERRY_ERR_PROOF,
      "task 1|destination box [3:5, 0:2]|outside the local shard of shape [4, 2]"},
+    {"dst far outside", "'dst':[[2,2],[0,2]]", "'dst':[[9,2],[0,2]]", FERRY_ERR_PROOF,
+     "task 1|destination box [9:11, 0:2]|outside the local shard of shape [4, 2]"},
     {"empty box", "'src':[[0,2],[0,2]],'dst':[[0,2],[0,2]]",
      "'src':[[0,0],[0,2]],'dst':[[0,0],[0,2]]", FERRY_ERR_PROOF, "task 0|empty"},
     {"shapes differ", "'src':[[0,2]", "'src':[[0,1]", FERRY_ERR_PROOF, "another shape"},

@@ -119,6 +119,16 @@ static const layout layouts[] = {
      "'shard':[{'dim':0,'axis':'tp','parts':2,'sizes':[1,4]}]",
      5,
      {{0, 0, 1}, {3, 0, 4}}},
+    {"parts of a stride",
+     "['tp',4]",
+     "'shard':[{'dim':0,'axis':'tp','parts':2,'stride':2}]",
+     8,
+     {{0, 0, 2}, {2, 0, 2}, {1, 2, 2}, {3, 2, 2}}},
+    {"parts of a cycle",
+     "['tp',4]",
+     "'shard':[{'dim':0,'axis':'tp','parts':2,'cycle':1}]",
+     4,
+     {{0, 0, 1}, {2, 0, 1}, {1, 1, 1}, {3, 1, 1}}},
     {"flat",
      "['dp',2],['tp',2]",
      "'flat':{'axis':'dp'},'shard':[{'dim':0,'axis':'tp'}]",
@@ -159,7 +169,7 @@ static void test_layouts(void **state)
         snprintf(spec, sizeof spec,
                  "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[%d],'dtype':'u8'}],"
                  "'source':{'mesh':[%s],'rules':[{'match':'w',%s}]},"
-                 "'destination':{'mesh':[],'first_rank':9,'rules':[{'match':'*'}]}}",
+                 "'destination':{'mesh':[['one',1]],'first_rank':9,'rules':[{'match':'*'}]}}",
                  at->extent, at->mesh, at->rule);
         write_json("spec.json", spec);
         write_layout_plan(at, -1);
@@ -168,6 +178,33 @@ static void test_layouts(void **state)
             write_layout_plan(at, shifted);
             expect(at->name, FERRY_ERR_PROOF, "task|w|to rank 9");
         }
+    }
+}
+
+/* A move over two pieces is right at its first element, and wrong behind the gap between them. */
+static void test_crossing(void **state)
+{
+    (void)state;
+    static const char spec[] =
+        "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[8],'dtype':'u8'},"
+        "{'name':'f','shape':[8],'dtype':'u8','source':["
+        "{'tensor':'w','begin':[0],'shape':[2],'at':[0]},"
+        "{'tensor':'w','begin':[4],'shape':[2],'at':[2]},"
+        "{'tensor':'w','begin':[2],'shape':[2],'at':[4]},"
+        "{'tensor':'w','begin':[6],'shape':[2],'at':[6]}]}],"
+        "'source':{'mesh':[['tp',2]],'rules':[{'match':'*'%s}]},"
+        "'destination':{'mesh':[['tp',2]],'rules':[{'match':'%s','skip':true},{'match':'*'%s}]}}";
+    static const char strided[] = ",'shard':[{'dim':0,'axis':'tp','stride':2}]";
+    const char *const cases[][3] = {{strided, "f", ""}, {"", "f", strided}, {"", "w", ""}};
+    for (size_t i = 0; i < 3; i++) {
+        const char *tensor = i == 2 ? "f" : "w", *source = i == 2 ? "w" : NULL;
+        char text[1024];
+        snprintf(text, sizeof text, spec, cases[i][0], cases[i][1], cases[i][2]);
+        write_json("spec.json", text);
+        writing w = {.n = 0};
+        add_move(&w, tensor, source, 0, 0, "[[0,4]]", "[[0,4]]", 4);
+        write_plan(&w, 2, 2);
+        expect("crossing", FERRY_ERR_PROOF, "task 0|global element [|from rank 0 to rank 0");
     }
 }
 
@@ -231,30 +268,60 @@ static void test_sources(void **state)
     expect("stack", FERRY_OK, "");
 }
 
-/* Two elements a byte: rows of three would begin in the middle of one. */
+typedef struct half {
+    const char *name;
+    int rows;
+    int columns;
+    int sizes[2]; /* of the columns of ranks 0 and 1 */
+    int failing;  /* the first move whose box is not on bytes; -1: none */
+} half;
+
+/* Two elements a byte: a box must not begin or end in the middle of one, in either shard. */
+static const half halves[] = {
+    {"all even", 2, 8, {4, 4}, -1},
+    {"odd runs", 2, 6, {3, 3}, 0},
+    {"odd rows at the source", 2, 5, {2, 3}, 0},
+    {"one odd row", 1, 5, {2, 3}, 1},
+};
+
 static void test_half_bytes(void **state)
 {
     (void)state;
-    static const char spec[] =
-        "{'format':'ferry.spec/1','tensors':[{'name':'h','shape':[2,%d],'dtype':'f4'}],"
-        "'source':{'mesh':[['tp',1]],'rules':[{'match':'*'}]},"
-        "'destination':{'mesh':[['tp',2]],"
-        "'rules':[{'match':'*','shard':[{'dim':1,'axis':'tp'}]}]}}";
-    char text[600];
-    for (int half = 2; half <= 3; half++) {
-        char first[64], second[64], dst[64];
-        snprintf(text, sizeof text, spec, 2 * half);
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
+        const half *h = &halves[i];
+        char text[600], words[64];
+        snprintf(text, sizeof text,
+                 "{'format':'ferry.spec/1','tensors':[{'name':'h','shape':[%d,%d],'dtype':'f4'}],"
+                 "'source':{'mesh':[['tp',1]],'rules':[{'match':'*'}]},"
+                 "'destination':{'mesh':[['tp',2]],'rules':[{'match':'*',"
+                 "'shard':[{'dim':1,'axis':'tp','sizes':[%d,%d]}]}]}}",
+                 h->rows, h->columns, h->sizes[0], h->sizes[1]);
         write_json("spec.json", text);
-        snprintf(first, sizeof first, "[[0,2],[0,%d]]", half);
-        snprintf(second, sizeof second, "[[0,2],[%d,%d]]", half, half);
-        snprintf(dst, sizeof dst, "[[0,2],[0,%d]]", half);
         writing w = {.n = 0};
-        add_move(&w, "h", NULL, 0, 0, first, dst, (uint64_t)half);
-        add_move(&w, "h", NULL, 0, 1, second, dst, (uint64_t)half);
+        for (int to = 0; to < 2; to++) {
+            char src[64], dst[64];
+            snprintf(src, sizeof src, "[[0,%d],[%d,%d]]", h->rows, to * h->sizes[0], h->sizes[to]);
+            snprintf(dst, sizeof dst, "[[0,%d],[0,%d]]", h->rows, h->sizes[to]);
+            add_move(&w, "h", NULL, 0, to, src, dst, (uint64_t)(h->rows * h->sizes[to] / 2));
+        }
         write_plan(&w, 2, 1);
-        expect("half bytes", half == 2 ? FERRY_OK : FERRY_ERR_PROOF,
-               half == 2 ? "" : "task 0: h|do not start and end on bytes");
+        snprintf(words, sizeof words, "task %d: h|bytes", h->failing);
+        expect(h->name, h->failing < 0 ? FERRY_OK : FERRY_ERR_PROOF, h->failing < 0 ? "" : words);
     }
+}
+
+/* An even number of elements from an odd one on. */
+static void test_half_bytes_begin(void **state)
+{
+    (void)state;
+    write_json("spec.json",
+               "{'format':'ferry.spec/1','tensors':[{'name':'h','shape':[6],'dtype':'f4'}],"
+               "'source':{'mesh':[['tp',1]],'rules':[{'match':'*'}]},"
+               "'destination':{'mesh':[['tp',1]],'first_rank':1,'rules':[{'match':'*'}]}}");
+    writing w = {.n = 0};
+    add_move(&w, "h", NULL, 0, 1, "[[1,2]]", "[[1,2]]", 1);
+    write_plan(&w, 2, 1);
+    expect("odd begin", FERRY_ERR_PROOF, "task 0: h|do not start and end on bytes");
 }
 
 static void write_safetensors(const char *name, const char *header)
@@ -315,8 +382,12 @@ static void test_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts), cmocka_unit_test(test_flat_matrix),
-        cmocka_unit_test(test_sources), cmocka_unit_test(test_half_bytes),
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_flat_matrix),
+        cmocka_unit_test(test_sources),
+        cmocka_unit_test(test_half_bytes),
+        cmocka_unit_test(test_half_bytes_begin),
+        cmocka_unit_test(test_crossing),
         cmocka_unit_test(test_model),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
