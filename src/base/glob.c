@@ -9,17 +9,13 @@
 static bool tail_differs(const char *pattern, size_t pattern_length, const char *text,
                          size_t text_length)
 {
-    while (pattern_length > 0 && text_length > 0) {
-        char wanted = pattern[--pattern_length];
-        char have   = text[--text_length];
-        if (wanted == '*') {
-            return false;
-        }
-        if (wanted != '?' && wanted != have) {
-            return true;
-        }
+    const char *star = memrchr(pattern, '*', pattern_length);
+    size_t      tail = star == NULL ? pattern_length : (size_t)(pattern + pattern_length - star) - 1;
+    if (tail > text_length || (star == NULL && tail != text_length)) {
+        return true;
     }
-    return false;
+    const char *wanted = pattern + pattern_length - tail;
+    return memcmp(wanted, text + text_length - tail, tail) != 0 && memchr(wanted, '?', tail) == NULL;
 }
 
 bool fy_glob_match(const char *pattern, size_t pattern_length, const char *text,

@@ -61,12 +61,18 @@ static ferry_status cross_cell(crossing *c, const fy_route *route, uint32_t cell
     size_t            n   = 0;
     ferry_status      status =
         fy_route_list_touches(&c->plan->routes, route, cell, touches, capacity, &n, error);
+    uint32_t last_node = UINT32_MAX; /* receivers of one node come together */
+    bool     at_home   = false;
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         const fy_cell_touch *touch = &(*touches)[i];
         double bytes = (double)touch->volume * route->n_units * route->element_bits / 8;
         for (uint32_t s = dst->cell_begin[touch->dst]; s < dst->cell_begin[touch->dst + 1]; s++) {
             uint32_t node = fy_node_of(&c->plan->problem.cluster, dst->rank[s]);
-            if (!has_node(c->plan, set, node)) {
+            if (node != last_node) {
+                last_node = node;
+                at_home   = has_node(c->plan, set, node);
+            }
+            if (!at_home) {
                 c->in[node] += bytes;
                 c->demand[set] += bytes;
             }

@@ -39,9 +39,9 @@ static inline ferry_plan *plan_of(const char *quoted, const ferry_plan_options *
 }
 
 /* The whole printed plan; the caller cleans it up. */
-static inline text print_plan(const ferry_plan *plan)
+static inline text_buffer print_plan(const ferry_plan *plan)
 {
-    text        printed = {0};
+    text_buffer printed = {0};
     ferry_error error;
     must(ferry_plan_write_json(plan, NULL, text_write, &printed, &error), &error);
     return printed;

@@ -9,13 +9,13 @@
 #include <string.h>
 
 /* A growing text, and a ferry_write_fn that fills one. All zero is an empty text. */
-typedef struct text {
+typedef struct text_buffer {
     char  *bytes;
     size_t used;
     size_t capacity;
-} text;
+} text_buffer;
 
-static inline void text_append(text *t, const char *bytes, size_t n_bytes)
+static inline void text_append(text_buffer *t, const char *bytes, size_t n_bytes)
 {
     if (t->used + n_bytes + 1 > t->capacity) {
         t->capacity = (t->used + n_bytes + 1) * 2;
@@ -29,7 +29,7 @@ static inline void text_append(text *t, const char *bytes, size_t n_bytes)
     t->bytes[t->used] = '\0';
 }
 
-__attribute__((format(printf, 2, 3))) static inline void text_printf(text *t, const char *format,
+__attribute__((format(printf, 2, 3))) static inline void text_printf(text_buffer *t, const char *format,
                                                                      ...)
 {
     char    part[4096];
@@ -49,10 +49,10 @@ static inline int text_write(void *context, const char *bytes, size_t n_bytes)
     return 0;
 }
 
-static inline void text_cleanup(text *t)
+static inline void text_cleanup(text_buffer *t)
 {
     free(t->bytes);
-    *t = (text){0};
+    *t = (text_buffer){0};
 }
 
 #endif

@@ -13,7 +13,7 @@
 
 /* A writer is large: it lives outside the stack. */
 static fy_writer writer;
-static text      output;
+static text_buffer output;
 
 static int reset(void **state)
 {
@@ -129,7 +129,7 @@ static void test_long_output(void **state)
     (void)state;
     static char pattern[3 * FY_WRITER_BYTES];
     uint64_t    seed = 9;
-    text        expected = {0};
+    text_buffer expected = {0};
     for (size_t i = 0; i < sizeof pattern; i++) {
         pattern[i] = (char)('a' + i % 23);
     }

@@ -1,0 +1,15 @@
+#!/bin/sh
+# From nothing to a first plan: installs what is missing, builds, and plans a real model, with the proof.
+set -eu
+cd "$(dirname "$0")/.."
+scripts/packages.sh
+cmake --preset release -DBUILD_TESTING=OFF -B build/demo >build-demo.log 2>&1 || { cat build-demo.log; exit 1; }
+cmake --build build/demo
+rm -f build-demo.log
+ferry=build/demo/ferry
+echo
+echo "\$ ferry plan examples/llama-3-70b.json --prove"
+$ferry plan examples/llama-3-70b.json --prove
+echo
+echo "\$ ferry plan examples/kimi-k2-16384.json"
+$ferry plan examples/kimi-k2-16384.json

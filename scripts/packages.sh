@@ -1,0 +1,42 @@
+#!/bin/sh
+# Installs what ferry builds and tests with, where it is missing. Debian and its relatives; elsewhere it
+# says what to install.
+set -eu
+
+missing=
+need() { # need COMMAND-OR-HEADER-TEST PACKAGE
+    if ! eval "$1" >/dev/null 2>&1; then
+        missing="$missing $2"
+    fi
+}
+
+need "command -v cc" gcc
+need "command -v c++" g++
+need "command -v cmake" cmake
+need "command -v ninja" ninja-build
+need "command -v pkg-config" pkg-config
+need "pkg-config --atleast-version=2.14 jansson" libjansson-dev
+need "pkg-config --exists libxxhash" libxxhash-dev
+need "command -v python3" python3
+if [ "${1:-}" = tests ]; then
+    need "pkg-config --exists cmocka" libcmocka-dev
+    need "command -v clang" clang
+    need "command -v clang-format" clang-format
+fi
+if [ "${1:-}" = fuzz ]; then
+    need "command -v clang" clang
+    need "ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer*" libclang-rt-dev
+fi
+
+[ -n "$missing" ] || exit 0
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "please install:$missing" >&2
+    exit 1
+fi
+sudo=
+[ "$(id -u)" = 0 ] || sudo=sudo
+echo "installing:$missing"
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -q
+# shellcheck disable=SC2086
+$sudo apt-get install -q -y --no-install-recommends $missing

@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Tests of the documentation.
+
+    run_blocks.py PAGE...
+    run_blocks.py --check [--ferry PATH] [--root FOLDER]
+
+The first form runs every ```python block of each page, in order and in one namespace per page. The
+second checks README.md, docs/ and examples/README.md: relative links must lead to files (and their
+anchors to headings), and with --ferry every `ferry ...` command must use a subcommand, options and
+files that exist. Each problem is one line, `page:line: what`, and the exit status is then 1.
+"""
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+import traceback
+from collections import namedtuple
+from pathlib import Path
+
+Block = namedtuple("Block", "line language text")
+Command = namedtuple("Command", "line words")
+Option = namedtuple("Option", "takes_value")
+
+SHELL = {"sh", "bash", "shell", "console"}
+FENCE = re.compile(r"^( *)(`{3,}|~{3,}) *([^`]*)$")
+SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
+REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?(\S+?)>?\s*$")
+SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+PLACEHOLDER = re.compile(r"^\[?<?[A-Z][A-Z0-9_-]*>?\]?(\.\.\.)?$")
+ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
+OPERATORS = {"|", "||", "&&", ";", "&"}
+REDIRECTIONS = {">", ">>", "2>", "<"}
+
+
+def split_page(text):
+    """The fenced blocks of a page, and its other lines as {number: text}."""
+    blocks, prose, fence = [], {}, None
+    for number, line in enumerate(text.splitlines(), 1):
+        match = FENCE.match(line)
+        if fence is None and match:
+            indent, fence, info = match.groups()
+            language = info.split()[0].lower() if info.split() else ""
+            start, body = number + 1, []
+        elif fence is not None and line.strip().startswith(fence) and not line.strip(" `~"):
+            blocks.append(Block(start, language, "\n".join(body)))
+            fence = None
+        elif fence is not None:
+            body.append(line[len(indent):] if line.startswith(indent) else line)
+        else:
+            prose[number] = line
+    if fence is not None:
+        raise ValueError("line %d: the block is never closed" % (start - 1))
+    return blocks, prose
+
+
+# ---- blocks --------------------------------------------------------------------------------------
+
+
+def failing_line(error, page, block):
+    """The last line of the page that the error went through."""
+    if isinstance(error, SyntaxError) and error.filename == page:
+        return error.lineno
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+             if frame.filename == page]
+    return lines[-1] if lines else block.line
+
+
+def describe(error, text, line):
+    """An assertion says nothing of itself: the line that failed does."""
+    source = text.splitlines()[line - 1].strip()
+    said = "%s: %s" % (type(error).__name__, error) if str(error) else type(error).__name__
+    return "%s, at `%s`" % (said, source)
+
+
+def run_page(path):
+    """Runs the blocks of a page; returns (number of blocks, problem or None)."""
+    text = Path(path).read_text(encoding="utf-8")
+    blocks = [block for block in split_page(text)[0] if block.language == "python"]
+    names = {"__name__": "page"}
+    for block in blocks:
+        # Leading newlines make line numbers of the page's own.
+        source = "\n" * (block.line - 1) + block.text + "\n"
+        try:
+            exec(compile(source, str(path), "exec"), names)
+        except Exception as error:  # whatever a block raises is its failure
+            line = failing_line(error, str(path), block)
+            return len(blocks), "%s:%d: %s" % (path, line, describe(error, text, line))
+    return len(blocks), None
+
+
+def run_pages(paths):
+    failed = False
+    for path in paths:
+        n_blocks, problem = run_page(path)
+        if problem is None and n_blocks == 0:
+            problem = "%s:1: the page has no ```python block" % path
+        failed = failed or problem is not None
+        print(problem or "%s: %d blocks ran" % (path, n_blocks))
+    return failed
+
+
+# ---- links ---------------------------------------------------------------------------------------
+
+
+def anchors(path):
+    """The anchors that GitHub makes of the headings of a page."""
+    _, prose = split_page(path.read_text(encoding="utf-8"))
+    found = set()
+    for line in prose.values():
+        match = re.match(r"^#{1,6}\s+(.*?)\s*#*$", line)
+        if match:
+            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match.group(1))
+            slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+            number, known = 0, slug
+            while known in found:
+                number += 1
+                known = "%s-%d" % (slug, number)
+            found.add(known)
+    return found
+
+
+def check_link(page, target, root):
+    if SCHEME.match(target) or target.startswith("//"):
+        return None
+    name, _, anchor = target.partition("#")
+    if name.startswith("/"):
+        return "the link %s is not relative" % target
+    path = (page.parent / name).resolve() if name else page
+    if not path.is_relative_to(root):
+        return "the link %s leads out of the project" % target
+    if not path.exists():
+        return "the link %s leads nowhere" % target
+    if anchor and path.suffix == ".md" and anchor not in anchors(path):
+        return "the link %s names a heading that is not there" % target
+    return None
+
+
+def check_links(page, prose, root):
+    for number, line in prose.items():
+        bare = SPAN.sub("", line)
+        targets = LINK.findall(bare) + REFERENCE.findall(bare)
+        for target in targets:
+            problem = check_link(page, target, root)
+            if problem:
+                yield number, problem
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+def shell_lines(block):
+    """(line, text) of each line, with those that end in a backslash joined to the next."""
+    pending, first = "", block.line
+    for offset, line in enumerate(block.text.splitlines()):
+        if not pending:
+            first = block.line + offset
+        pending += line
+        if pending.endswith("\\"):
+            pending = pending[:-1]
+            continue
+        yield first, pending
+        pending = ""
+
+
+def split_words(text):
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>()")
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    return list(lexer)
+
+
+def commands_in(line, text):
+    """The `ferry ...` commands of one line of shell; redirections become (file) words of their own."""
+    words = split_words(re.sub(r"^\s*[$%>]\s+", "", text))
+    current, simple = [], []
+    for word in words + [";"]:
+        if word in OPERATORS or word in {"(", ")"}:
+            simple.append(current)
+            current = []
+        else:
+            current.append(word)
+    for words in simple:
+        while words and ASSIGNMENT.match(words[0]):
+            words = words[1:]
+        if words and Path(words[0]).name == "ferry":
+            yield Command(line, words[1:])
+
+
+def page_commands(blocks, prose):
+    for block in blocks:
+        if block.language in SHELL:
+            for line, text in shell_lines(block):
+                if re.search(r"\bferry\b", text):
+                    yield from commands_in(line, text)
+    for number, line in prose.items():
+        for _, span in SPAN.findall(line):
+            if span.strip().startswith("ferry "):
+                yield from commands_in(number, span)
+
+
+class Help:
+    """What `ferry --help` and `ferry COMMAND --help` offer."""
+
+    def __init__(self, ferry):
+        self.ferry = ferry
+        overview = self._ask("--help").partition("Commands:")[2]
+        self.subcommands = set(re.findall(r"^  (\S+)", overview, re.MULTILINE))
+        self._options = {}
+
+    def _ask(self, *arguments):
+        done = subprocess.run([self.ferry, *arguments], stdin=subprocess.DEVNULL, text=True,
+                              capture_output=True, check=True, timeout=60)
+        return done.stdout
+
+    def options(self, subcommand):
+        """{option: Option}; a capital word behind an option is its value."""
+        if subcommand not in self._options:
+            lines = re.findall(r"^  (--[a-z-]+)(?: +([A-Z]+))?(?= |$)", self._ask(subcommand, "--help"),
+                               re.MULTILINE)
+            self._options[subcommand] = {name: Option(bool(value)) for name, value in lines}
+        return self._options[subcommand]
+
+
+def check_words(command, usage, root, made):
+    """Problems of one command. `made` are the files that earlier commands of the page wrote."""
+    words = list(command.words)
+    subcommand = words.pop(0) if words else ""
+    if subcommand in {"--help", "--version", "--man"} or PLACEHOLDER.match(subcommand):
+        return
+    if subcommand not in usage.subcommands:
+        yield "ferry has no command \"%s\"" % subcommand
+        return
+    options, n_files = usage.options(subcommand), 0
+    while words:
+        word = words.pop(0)
+        if word in REDIRECTIONS:
+            made.add(words.pop(0) if words else "")
+        elif word.startswith("--"):
+            name, has_value, value = word.partition("=")
+            if name not in options:
+                yield "ferry %s has no option %s" % (subcommand, name)
+                continue
+            if options[name].takes_value and not has_value:
+                if not words:
+                    yield "%s lacks its value" % name
+                    continue
+                value = words.pop(0)
+            elif not options[name].takes_value and has_value:
+                yield "%s takes no value" % name
+            if name == "--save":
+                made.add(value)
+        else:
+            n_files += 1
+            known = word in made or PLACEHOLDER.match(word) or (root / word).exists()
+            if not known:
+                yield "the file %s is not there" % word
+    if n_files > 1:
+        yield "ferry %s takes one file, not %d" % (subcommand, n_files)
+
+
+def check_commands(page, blocks, prose, usage, root):
+    made = set()
+    for command in page_commands(blocks, prose):
+        for problem in check_words(command, usage, root, made):
+            yield command.line, problem
+
+
+def check_pages(root, ferry):
+    pages = [root / "README.md", root / "examples" / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    usage = Help(ferry) if ferry else None
+    n_problems = n_pages = 0
+    for page in pages:
+        if not page.exists():
+            continue
+        n_pages += 1
+        blocks, prose = split_page(page.read_text(encoding="utf-8"))
+        problems = list(check_links(page, prose, root))
+        if usage:
+            problems += check_commands(page, blocks, prose, usage, root)
+        for line, problem in sorted(problems):
+            print("%s:%d: %s" % (page.relative_to(root), line, problem))
+        n_problems += len(problems)
+    print("%d pages, %d problems" % (n_pages, n_problems))
+    return n_problems > 0 or n_pages == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="Markdown files whose blocks to run")
+    parser.add_argument("--check", action="store_true", help="check links and commands instead")
+    parser.add_argument("--ferry", metavar="PATH", help="the command that --check asks for its options")
+    parser.add_argument("--root", metavar="FOLDER", type=Path,
+                        default=Path(__file__).resolve().parent.parent.parent,
+                        help="the project (default: the one that this file is in)")
+    arguments = parser.parse_args()
+    if arguments.check == bool(arguments.pages):
+        parser.error("either pages or --check")
+    if arguments.check:
+        return check_pages(arguments.root.resolve(), arguments.ferry)
+    return run_pages(arguments.pages)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
