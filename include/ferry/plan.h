@@ -48,10 +48,16 @@ typedef struct ferry_move {
     ferry_dtype dtype;
     uint32_t from;
     uint32_t to;
-    uint32_t n_dims;
-    uint64_t src_begin[FERRY_MAX_DIMS]; /* in the sender's local shard */
+    uint32_t n_dims;                    /* of the receiver's shard */
     uint64_t dst_begin[FERRY_MAX_DIMS]; /* in the receiver's local shard */
     uint64_t length[FERRY_MAX_DIMS];
+    /*
+     * The same for the sender's shard. It differs only where tensors are stacked: the lengths are those of
+     * the receiver with leading ones added or taken away.
+     */
+    uint32_t src_n_dims;
+    uint64_t src_begin[FERRY_MAX_DIMS];
+    uint64_t src_length[FERRY_MAX_DIMS];
     uint64_t bytes;
 } ferry_move;
 

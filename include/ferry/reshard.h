@@ -33,6 +33,7 @@ typedef struct ferry_transfer_op {
     bool is_send;
     uint32_t n_dims;
     ferry_slice my_slice[FERRY_MAX_DIMS]; /* in this rank's shard */
+    uint32_t peer_n_dims;                 /* differs from n_dims only where tensors are stacked */
     ferry_slice peer_slice[FERRY_MAX_DIMS];
     bool has_task_id;
     uint64_t task_id;
@@ -41,7 +42,7 @@ typedef struct ferry_transfer_op {
 } ferry_transfer_op;
 
 #define FERRY_TRANSFER_OP_INIT                                                                     \
-    {sizeof(ferry_transfer_op), NULL, 0, false, 0, {{0, 0}}, {{0, 0}}, false, 0, 0, NULL}
+    {sizeof(ferry_transfer_op), NULL, 0, false, 0, {{0, 0}}, 0, {{0, 0}}, false, 0, 0, NULL}
 
 /* How one dimension of a parameter is cut on both sides. The lists are retained groups. */
 typedef struct ferry_sharding_descriptor {

@@ -42,9 +42,14 @@ typedef struct fy_placement {
     const fy_seed *seed; /* explicit groups; NULL: replicas of the mesh are the DP groups */
 } fy_placement;
 
-/* Box (begin, shape) of a source tensor fills the box of the same shape that starts at `at`. */
+/*
+ * Box (begin, shape) of a source tensor fills the box of the same shape that starts at `at`. Where one of
+ * the two tensors has fewer dimensions (stacked experts), it counts as having leading ones: n_dims is the
+ * larger number, and all three arrays have that many.
+ */
 typedef struct fy_feed {
     uint32_t tensor;
+    uint32_t n_dims;
     uint64_t begin[FY_MAX_DIMS];
     uint64_t at[FY_MAX_DIMS];
     uint64_t shape[FY_MAX_DIMS];

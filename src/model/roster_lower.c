@@ -662,7 +662,7 @@ static ferry_status tie(roster_lowering *l, uint32_t tensor, uint32_t source, fe
     if (feed == NULL) {
         return fy_fail_no_memory(error, "a tied embedding");
     }
-    *feed = (fy_feed){.tensor = source};
+    *feed = (fy_feed){.tensor = source, .n_dims = t->n_dims};
     for (uint32_t d = 0; d < t->n_dims; d++) {
         feed->shape[d] = l->problem->placements[t->dst].layout.shape[d];
     }

@@ -290,6 +290,7 @@ static ferry_status tie(const ferry_spec *spec, const fy_tensor *tensor, const c
     }
     const fy_tensor *source = &spec->tensors[feed->tensor];
     bool             same   = source->n_dims == tensor->n_dims;
+    feed->n_dims            = tensor->n_dims;
     for (uint32_t d = 0; same && d < tensor->n_dims; d++) {
         same           = source->shape[d] == tensor->shape[d];
         feed->shape[d] = tensor->shape[d];
@@ -338,6 +339,29 @@ static ferry_status check_inside(const char *name, const uint64_t *shape, const 
     return FERRY_OK;
 }
 
+/* Gives the tensor with fewer dimensions leading ones. */
+static ferry_status align_feed(const fy_tensor *source, const fy_tensor *tensor,
+                               const uint64_t *begin, const uint64_t *shape, const uint64_t *at,
+                               const fy_json_place *place, fy_feed *feed, ferry_error *error)
+{
+    uint32_t n       = source->n_dims > tensor->n_dims ? source->n_dims : tensor->n_dims;
+    uint32_t src_pad = n - source->n_dims, dst_pad = n - tensor->n_dims;
+    feed->n_dims     = n;
+    for (uint32_t d = 0; d < n; d++) {
+        feed->begin[d] = d < src_pad ? 0 : begin[d - src_pad];
+        feed->shape[d] = d < src_pad ? 1 : shape[d - src_pad];
+        feed->at[d]    = d < dst_pad ? 0 : at[d - dst_pad];
+        if (d < dst_pad && feed->shape[d] != 1) {
+            return fy_json_fail(place, error,
+                                "\"%s\" has %u dimensions and \"%s\" %u, so the box may be only 1 "
+                                "long on dim %u, not %llu",
+                                source->name, source->n_dims, tensor->name, tensor->n_dims, d,
+                                (unsigned long long)feed->shape[d]);
+        }
+    }
+    return FERRY_OK;
+}
+
 static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, const json_t *json,
                                const repeat *numbers, const fy_json_place *place, fy_feed *feed,
                                ferry_error *error)
@@ -360,80 +384,102 @@ static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, 
         return status;
     }
     const fy_tensor *source = &spec->tensors[feed->tensor];
-    uint32_t         n_dims = tensor->n_dims;
-    if (source->n_dims != n_dims) {
-        return fy_json_fail(place, error, "\"%s\" has %u dimensions, but \"%s\" has %u",
-                            source->name, source->n_dims, tensor->name, n_dims);
-    }
-    status = parse_corner(json, place, "begin", n_dims, feed->begin, error);
+    uint64_t         begin[FY_MAX_DIMS] = {0}, shape[FY_MAX_DIMS] = {0}, at[FY_MAX_DIMS] = {0};
+    status = parse_corner(json, place, "begin", source->n_dims, begin, error);
     if (status == FERRY_OK) {
-        status = parse_corner(json, place, "shape", n_dims, feed->shape, error);
+        status = parse_corner(json, place, "shape", source->n_dims, shape, error);
     }
     if (status == FERRY_OK) {
-        status = parse_corner(json, place, "at", n_dims, feed->at, error);
+        status = parse_corner(json, place, "at", tensor->n_dims, at, error);
     }
     if (status == FERRY_OK) {
-        status = check_inside(source->name, source->shape, feed->begin, feed->shape, n_dims, place,
+        status = check_inside(source->name, source->shape, begin, shape, source->n_dims, place,
                               error);
     }
     if (status == FERRY_OK) {
-        status =
-            check_inside(tensor->name, tensor->shape, feed->at, feed->shape, n_dims, place, error);
+        status = align_feed(source, tensor, begin, shape, at, place, feed, error);
+    }
+    if (status == FERRY_OK) {
+        uint32_t pad = feed->n_dims - tensor->n_dims;
+        status = check_inside(tensor->name, tensor->shape, feed->at + pad, feed->shape + pad,
+                              tensor->n_dims, place, error);
     }
     return status;
 }
 
+/* The box that a feed fills, in the dimensions of its tensor. */
+static fy_box filled_box(const fy_feed *feed, uint32_t n_dims)
+{
+    fy_box   box = {{0}, {0}};
+    uint32_t pad = feed->n_dims - n_dims;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        box.begin[d]  = feed->at[d + pad];
+        box.length[d] = feed->shape[d + pad];
+    }
+    return box;
+}
+
+typedef struct filling {
+    fy_box box;
+} filling;
+
 static int compare_first_begin(const void *a, const void *b)
 {
-    uint64_t x = ((const fy_feed *)a)->at[0], y = ((const fy_feed *)b)->at[0];
+    uint64_t x = ((const filling *)a)->box.begin[0], y = ((const filling *)b)->box.begin[0];
     return (x > y) - (x < y);
 }
 
-static bool overlap(const fy_feed *a, const fy_feed *b, uint32_t n_dims)
+/* Whether boxes that are sorted by their first begin are pairwise disjoint. */
+static bool are_disjoint(const filling *boxes, size_t n, uint32_t n_dims)
 {
-    fy_box first = {{0}, {0}}, second = {{0}, {0}}, common;
-    for (uint32_t d = 0; d < n_dims; d++) {
-        first.begin[d]   = a->at[d];
-        first.length[d]  = a->shape[d];
-        second.begin[d]  = b->at[d];
-        second.length[d] = b->shape[d];
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = i + 1; j < n; j++) {
+            const fy_box *a = &boxes[i].box, *b = &boxes[j].box;
+            fy_box        common;
+            if (n_dims > 0 && b->begin[0] >= a->begin[0] + a->length[0]) {
+                break; /* nor does any later one reach back */
+            }
+            if (fy_box_intersect(a, b, n_dims, &common)) {
+                return false;
+            }
+        }
     }
-    return fy_box_intersect(&first, &second, n_dims, &common);
+    return true;
 }
 
 /*
  * Boxes that are pairwise disjoint and have the volume of the tensor together tile it. Sorted by the
  * first dimension, only boxes that reach beyond the next begin need comparing.
  */
-static ferry_status check_tiling(const fy_tensor *tensor, fy_feed *feeds, size_t n_feeds,
+static ferry_status check_tiling(const fy_tensor *tensor, const fy_feed *feeds, size_t n_feeds,
                                  const fy_json_place *place, ferry_error *error)
 {
-    uint32_t n_dims = tensor->n_dims;
-    uint64_t volume = 0, wanted = fy_box_volume(tensor->shape, n_dims);
+    uint32_t     n_dims = tensor->n_dims;
+    uint64_t     volume = 0, wanted = fy_box_volume(tensor->shape, n_dims);
+    filling     *boxes  = fy_alloc(n_feeds, sizeof *boxes);
+    ferry_status status = FERRY_OK;
+    if (boxes == NULL) {
+        return fy_fail_no_memory(error, "the sources of a tensor");
+    }
     for (size_t i = 0; i < n_feeds; i++) {
-        /* Each is inside the tensor, and there are few: the sum cannot wrap without overlap. */
-        if (!fy_add(volume, fy_box_volume(feeds[i].shape, n_dims), &volume)) {
+        boxes[i].box = filled_box(&feeds[i], n_dims);
+        if (!fy_add(volume, fy_box_volume(boxes[i].box.length, n_dims), &volume)) {
             volume = UINT64_MAX;
         }
     }
-    if (volume != wanted) {
-        return fy_json_fail(place, error, "boxes of \"%s\" have %llu elements, but the tensor has %llu",
-                            tensor->name, (unsigned long long)volume, (unsigned long long)wanted);
-    }
     if (n_dims > 0) {
-        qsort(feeds, n_feeds, sizeof *feeds, compare_first_begin);
+        qsort(boxes, n_feeds, sizeof *boxes, compare_first_begin);
     }
-    for (size_t i = 0; i < n_feeds; i++) {
-        for (size_t j = i + 1; j < n_feeds; j++) {
-            if (n_dims > 0 && feeds[j].at[0] >= feeds[i].at[0] + feeds[i].shape[0]) {
-                break;
-            }
-            if (overlap(&feeds[i], &feeds[j], n_dims)) {
-                return fy_json_fail(place, error, "boxes of \"%s\" overlap", tensor->name);
-            }
-        }
+    if (volume != wanted) {
+        status = fy_json_fail(place, error,
+                              "boxes of \"%s\" have %llu elements, but the tensor has %llu",
+                              tensor->name, (unsigned long long)volume,
+                              (unsigned long long)wanted);
+    } else if (!are_disjoint(boxes, n_feeds, n_dims)) {
+        status = fy_json_fail(place, error, "boxes of \"%s\" overlap", tensor->name);
     }
-    return FERRY_OK;
+    fy_free(boxes);
+    return status;
 }
 
 static ferry_status parse_feeds(ferry_spec *spec, fy_tensor *tensor, const json_t *json,

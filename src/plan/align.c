@@ -6,6 +6,8 @@
  */
 #include "plan/core.h"
 
+#include <string.h>
+
 /* Whether all cuts of a dimension fall on even places, on this side of the route. */
 static bool is_even(const fy_overlap *overlap)
 {
@@ -32,15 +34,14 @@ static bool has_even_parts(const fy_split *split)
 /* The last dimension has even parts and even cuts: every row of every box starts and ends on bytes. */
 static bool is_aligned_by_rows(const ferry_plan *plan, const fy_route *route)
 {
-    const fy_problem *problem = &plan->problem;
-    uint32_t          last    = route->n_dims;
+    uint32_t last = route->n_dims;
     if (last == 0 || !route->is_regular) {
         return false;
     }
     last--;
     return is_even(route->overlap[last]) &&
-           has_even_parts(fy_problem_split(problem, &problem->placements[route->src].layout, last)) &&
-           has_even_parts(fy_problem_split(problem, &problem->placements[route->dst].layout, last));
+           has_even_parts(fy_route_split(&plan->routes, route->src, route->src_pad, last)) &&
+           has_even_parts(fy_route_split(&plan->routes, route->dst, route->dst_pad, last));
 }
 
 /* A box of an array: runs are the whole trailing dimensions and the one before them. */
@@ -68,9 +69,10 @@ static bool is_aligned_at_destination(const ferry_plan *plan, const fy_route *ro
     const fy_layout *dst = &plan->problem.placements[route->dst].layout;
     uint32_t         parts[FY_MAX_DIMS + 1];
     uint64_t         shape[FY_MAX_DIMS], begin, end;
-    fy_layout_parts(&plan->problem, dst, dst_cell, parts);
-    uint64_t n_elements = fy_layout_shard(&plan->problem, dst, parts, shape);
-    fy_layout_flat_range(dst, parts[dst->n_dims], n_elements, &begin, &end);
+    fy_route_dst_parts(&plan->routes, route, dst_cell, parts);
+    uint64_t n_elements =
+        fy_route_shard(&plan->routes, route, route->dst, route->dst_pad, parts, shape);
+    fy_layout_flat_range(dst, parts[route->n_dims], n_elements, &begin, &end);
     return box_is_aligned(shape, atom->dst_begin, atom->length, route->n_dims, begin,
                           route->element_bits);
 }
@@ -83,16 +85,19 @@ static bool is_aligned_at_source(const ferry_plan *plan, const fy_route *route,
     const fy_holders *holders = route->view->holders;
     uint32_t          parts[FY_MAX_DIMS + 1];
     uint64_t          shape[FY_MAX_DIMS], at[FY_MAX_DIMS], begin, end;
-    fy_layout_parts(&plan->problem, src, holders->cell[fy_holders_find(holders, rank)], parts);
+    memset(parts, 0, sizeof parts);
+    fy_layout_parts(&plan->problem, src, holders->cell[fy_holders_find(holders, rank)],
+                    parts + route->src_pad);
     for (uint32_t d = 0; d < route->n_dims; d++) {
         at[d] = atom->src_begin[d];
         if (at[d] == FY_LOCAL_BY_OWNER) {
-            at[d] = fy_split_local(fy_problem_split(&plan->problem, src, d), parts[d],
-                                   atom->src_global[d]);
+            at[d] = fy_split_local(fy_route_split(&plan->routes, route->src, route->src_pad, d),
+                                   parts[d], atom->src_global[d]);
         }
     }
-    uint64_t n_elements = fy_layout_shard(&plan->problem, src, parts, shape);
-    fy_layout_flat_range(src, parts[src->n_dims], n_elements, &begin, &end);
+    uint64_t n_elements =
+        fy_route_shard(&plan->routes, route, route->src, route->src_pad, parts, shape);
+    fy_layout_flat_range(src, parts[route->n_dims], n_elements, &begin, &end);
     return box_is_aligned(shape, at, atom->length, route->n_dims, begin, route->element_bits);
 }
 

@@ -186,7 +186,8 @@ static bool cut_by_source(flat_cut *cut, const fy_atom *atom)
     for (uint32_t d = 0; d < n_dims; d++) {
         parts[d] = atom->cell / cut->route->cell_weight[d] % cut->route->overlap[d]->n_src_cells;
     }
-    uint64_t n_elements = fy_layout_shard(cut->routes->problem, src, parts, shape);
+    uint64_t n_elements = fy_route_shard(cut->routes, cut->route, cut->route->src,
+                                         cut->route->src_pad, parts, shape);
     uint32_t first      = flat_part_of(src, n_elements,
                                        row_major(shape, atom->src_begin, atom->length, false, n_dims));
     uint32_t last       = flat_part_of(src, n_elements,
@@ -213,11 +214,13 @@ static bool cut_by_source(flat_cut *cut, const fy_atom *atom)
 static void prepare_cut(flat_cut *cut, uint32_t dst)
 {
     const fy_problem *problem = cut->routes->problem;
-    cut->src                  = &problem->placements[cut->route->src].layout;
-    cut->dst                  = &problem->placements[cut->route->dst].layout;
-    fy_layout_parts(problem, cut->dst, dst, cut->dst_parts);
-    uint64_t n_elements = fy_layout_shard(problem, cut->dst, cut->dst_parts, cut->dst_shape);
-    fy_layout_flat_range(cut->dst, cut->dst_parts[cut->dst->n_dims], n_elements, &cut->dst_begin,
+    const fy_route   *route   = cut->route;
+    cut->src                  = &problem->placements[route->src].layout;
+    cut->dst                  = &problem->placements[route->dst].layout;
+    fy_route_dst_parts(cut->routes, route, dst, cut->dst_parts);
+    uint64_t n_elements = fy_route_shard(cut->routes, route, route->dst, route->dst_pad,
+                                         cut->dst_parts, cut->dst_shape);
+    fy_layout_flat_range(cut->dst, cut->dst_parts[route->n_dims], n_elements, &cut->dst_begin,
                          &cut->dst_end);
 }
 
@@ -249,11 +252,25 @@ static int compare_atoms(const void *a, const void *b)
 
 /* Products. */
 
-static void dst_parts(const fy_routes *routes, const fy_route *route, uint32_t dst,
-                      uint32_t parts_out[FY_MAX_DIMS + 1])
+void fy_route_dst_parts(const fy_routes *routes, const fy_route *route, uint32_t dst,
+                        uint32_t parts_out[FY_MAX_DIMS + 1])
 {
+    for (uint32_t d = 0; d < route->dst_pad; d++) {
+        parts_out[d] = 0;
+    }
     fy_layout_parts(routes->problem, &routes->problem->placements[route->dst].layout, dst,
-                    parts_out);
+                    parts_out + route->dst_pad);
+}
+
+uint64_t fy_route_shard(const fy_routes *routes, const fy_route *route, uint32_t placement,
+                        uint32_t pad, const uint32_t *parts, uint64_t shape_out[FY_MAX_DIMS])
+{
+    uint64_t n_elements = 1;
+    for (uint32_t d = 0; d < route->n_dims; d++) {
+        shape_out[d] = fy_route_split(routes, placement, pad, d)->part_length[parts[d]];
+        n_elements *= shape_out[d];
+    }
+    return n_elements;
 }
 
 static uint64_t count_runs(const fy_route *route, const uint32_t *parts)
@@ -274,7 +291,7 @@ static ferry_status list_product(const fy_routes *routes, const fy_route *route,
     size_t        at[FY_MAX_DIMS] = {0};
     flat_cut      cut             = {.routes = routes, .route = route, .atoms = atoms};
     const fy_run *runs[FY_MAX_DIMS];
-    dst_parts(routes, route, dst, parts);
+    fy_route_dst_parts(routes, route, dst, parts);
     uint64_t count = count_runs(route, parts);
     if (count > FY_MAX_ATOMS) {
         return fy_fail(error, FERRY_ERR_LIMIT,
@@ -355,7 +372,7 @@ ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *r
     size_t          at[FY_MAX_DIMS] = {0};
     uint64_t        count           = 1;
     atoms->n_items                  = 0;
-    dst_parts(routes, route, dst, parts);
+    fy_route_dst_parts(routes, route, dst, parts);
     for (uint32_t d = 0; d < route->n_dims; d++) {
         touch[d] = fy_overlap_find(route->overlap[d], dim_cell(route, cell, d), parts[d]);
         if (touch[d] == NULL) {
@@ -432,7 +449,7 @@ fy_cell_touch fy_route_touch(const fy_routes *routes, const fy_route *route, uin
     }
     uint32_t      parts[FY_MAX_DIMS + 1];
     fy_cell_touch result = {.volume = 1, .dst = dst};
-    dst_parts(routes, route, dst, parts);
+    fy_route_dst_parts(routes, route, dst, parts);
     for (uint32_t d = 0; d < route->n_dims; d++) {
         uint32_t        c     = dim_cell(route, cell, d);
         const fy_touch *touch = fy_overlap_find(route->overlap[d], c, parts[d]);
@@ -464,7 +481,6 @@ fy_cell_touch fy_route_touch_at(const fy_routes *routes, const fy_route *route, 
         }
         return route->touches[low];
     }
-    const fy_layout *layout = &routes->problem->placements[route->dst].layout;
     fy_cell_touch    result = {.volume = 1};
     uint64_t         inner  = fy_route_cell_total(route, cell);
     uint64_t         dst    = 0;
@@ -477,7 +493,7 @@ fy_cell_touch fy_route_touch_at(const fy_routes *routes, const fy_route *route, 
             fy_overlap_at(route->overlap[d], c, (position - result.before) / scale);
         result.before += touch->before * scale;
         result.volume *= touch->length;
-        dst = dst * fy_problem_split(routes->problem, layout, d)->n_parts + touch->dst_part;
+        dst = dst * fy_route_split(routes, route->dst, route->dst_pad, d)->n_parts + touch->dst_part;
     }
     result.dst = (uint32_t)dst;
     return result;
@@ -489,7 +505,7 @@ uint64_t fy_route_atom_count(const fy_routes *routes, const fy_route *route, uin
         return route->atom_count[dst];
     }
     uint32_t parts[FY_MAX_DIMS + 1];
-    dst_parts(routes, route, dst, parts);
+    fy_route_dst_parts(routes, route, dst, parts);
     return count_runs(route, parts);
 }
 
@@ -500,7 +516,7 @@ uint64_t fy_route_wanted(const fy_routes *routes, const fy_route *route, uint32_
     }
     uint32_t parts[FY_MAX_DIMS + 1];
     uint64_t wanted = 1;
-    dst_parts(routes, route, dst, parts);
+    fy_route_dst_parts(routes, route, dst, parts);
     for (uint32_t d = 0; d < route->n_dims; d++) {
         const fy_overlap *overlap = route->overlap[d];
         uint64_t          length  = 0;
@@ -533,7 +549,6 @@ ferry_status fy_route_list_touches(const fy_routes *routes, const fy_route *rout
     if (!route->is_regular) {
         return copy_listed(route, cell, touches_inout, capacity, n_out, error);
     }
-    const fy_layout *layout          = &routes->problem->placements[route->dst].layout;
     size_t           at[FY_MAX_DIMS] = {0};
     uint64_t         count           = 1, before = 0;
     for (uint32_t d = 0; d < route->n_dims; d++) {
@@ -549,7 +564,7 @@ ferry_status fy_route_list_touches(const fy_routes *routes, const fy_route *rout
             const fy_overlap *overlap = route->overlap[d];
             const fy_touch   *touch =
                 &overlap->touches[overlap->touch_begin[dim_cell(route, cell, d)] + at[d]];
-            dst = dst * fy_problem_split(routes->problem, layout, d)->n_parts + touch->dst_part;
+            dst = dst * fy_route_split(routes, route->dst, route->dst_pad, d)->n_parts + touch->dst_part;
             volume *= touch->length;
         }
         (*touches_inout)[i] =

@@ -59,12 +59,6 @@ static ferry_status count_joined(ferry_plan *plan, const fy_route *route, uint64
     return status;
 }
 
-static bool add_count(uint64_t *counts, uint32_t rank, uint64_t per_unit, uint64_t n_units)
-{
-    uint64_t product;
-    return fy_mul(per_unit, n_units, &product) && fy_add(counts[rank], product, &counts[rank]);
-}
-
 static ferry_status count_route(ferry_plan *plan, const fy_route *route, uint64_t *counts,
                                 ferry_error *error)
 {
@@ -74,8 +68,10 @@ static ferry_status count_route(ferry_plan *plan, const fy_route *route, uint64_
     }
     for (uint32_t cell = 0; cell < holders->n_cells; cell++) {
         uint64_t atoms = fy_route_atom_count(&plan->routes, route, cell);
+        bool     exact = fy_mul(atoms, route->n_units, &atoms);
         for (uint32_t s = holders->cell_begin[cell]; s < holders->cell_begin[cell + 1]; s++) {
-            if (!add_count(counts, holders->rank[s], atoms, route->n_units)) {
+            uint64_t *count = &counts[holders->rank[s]];
+            if (!exact || !fy_add(*count, atoms, count)) {
                 return fy_fail(error, FERRY_ERR_LIMIT,
                                "rank %u would receive more than 2^64 boxes", holders->rank[s]);
             }

@@ -34,7 +34,7 @@ static void digest_feeds(fy_digest *d, const fy_problem *problem, const fy_tenso
     for (uint32_t i = 0; i < tensor->n_feeds; i++) {
         const fy_feed *feed = &tensor->feeds[i];
         fy_digest_text(d, problem->tensors[feed->tensor].name);
-        for (uint32_t k = 0; k < tensor->n_dims; k++) {
+        for (uint32_t k = 0; k < feed->n_dims; k++) {
             fy_digest_u64(d, feed->begin[k]);
             fy_digest_u64(d, feed->at[k]);
             fy_digest_u64(d, feed->shape[k]);

@@ -123,7 +123,7 @@ static ferry_status write_move(void *context, const ferry_move *move)
     fy_write_text(w, ",");
     write_number(w, "to", move->to);
     fy_write_text(w, ",\"src\":");
-    write_box(w, move->src_begin, move->length, move->n_dims);
+    write_box(w, move->src_begin, move->src_length, move->src_n_dims);
     fy_write_text(w, ",\"dst\":");
     write_box(w, move->dst_begin, move->length, move->n_dims);
     fy_write_text(w, ",");

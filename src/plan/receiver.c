@@ -293,6 +293,7 @@ static uint64_t begin_at_owner(const ferry_plan *plan, const fy_route *route, ui
     const fy_holders *holders = route->view->holders;
     uint32_t          parts[FY_MAX_DIMS + 1];
     fy_layout_parts(&plan->problem, layout, holders->cell[fy_holders_find(holders, sender)], parts);
+    dim -= route->src_pad; /* a leading one is never shared */
     return fy_split_local(fy_problem_split(&plan->problem, layout, dim), parts[dim], global);
 }
 
@@ -303,14 +304,21 @@ void fy_move_place(const ferry_plan *plan, const fy_route *route, const fy_atom 
     for (uint32_t d = 0; d < route->n_dims; d++) {
         uint64_t skipped = inside == NULL ? 0 : inside->begin[d];
         uint64_t begin   = atom->src_begin[d];
+        uint64_t length  = inside == NULL ? atom->length[d] : inside->length[d];
         if (begin == FY_LOCAL_BY_OWNER) {
             begin = begin_at_owner(plan, route, d, atom->src_global[d], move->from);
         }
-        move->src_begin[d] = begin + skipped;
-        move->dst_begin[d] = atom->dst_begin[d] + skipped;
-        move->length[d]    = inside == NULL ? atom->length[d] : inside->length[d];
-        volume *= move->length[d];
+        if (d >= route->src_pad) {
+            move->src_begin[d - route->src_pad]  = begin + skipped;
+            move->src_length[d - route->src_pad] = length;
+        }
+        if (d >= route->dst_pad) {
+            move->dst_begin[d - route->dst_pad] = atom->dst_begin[d] + skipped;
+            move->length[d - route->dst_pad]    = length;
+        }
+        volume *= length;
     }
+    move->src_n_dims = route->n_dims - route->src_pad;
     move->bytes = fy_bytes(volume, route->element_bits);
 }
 
@@ -369,7 +377,7 @@ static ferry_status emit_by_line(fy_receiver *receiver, uint32_t leg, const fy_r
 static bool join(ferry_move *a, const ferry_move *b)
 {
     uint32_t along = a->n_dims;
-    if (a->from != b->from) {
+    if (a->from != b->from || a->src_n_dims != a->n_dims) {
         return false;
     }
     for (uint32_t d = 0; d < a->n_dims; d++) {
@@ -387,6 +395,7 @@ static bool join(ferry_move *a, const ferry_move *b)
         return false;
     }
     a->length[along] += b->length[along];
+    a->src_length[along] += b->length[along];
     a->bytes += b->bytes;
     return true;
 }

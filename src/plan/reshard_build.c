@@ -185,8 +185,9 @@ static void pack_ops(fy_pack *out, const ferry_transfer_op *ops, size_t n)
         }
         fy_pack_number(out, op->peer_rank);
         fy_pack_number(out, op->n_dims);
+        fy_pack_number(out, op->peer_n_dims);
         pack_slices(out, op->my_slice, op->n_dims);
-        pack_slices(out, op->peer_slice, op->n_dims);
+        pack_slices(out, op->peer_slice, op->peer_n_dims);
         fy_pack_number(out, op->task_id);
         fy_pack_number(out, op->bytes);
     }
@@ -231,8 +232,9 @@ static ferry_status read_ops(fy_reader *in, bool is_send, ferry_reshard_plan *pl
         op.is_send     = is_send;
         op.peer_rank   = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
         op.n_dims      = (uint32_t)fy_read_number(in, FERRY_MAX_DIMS);
+        op.peer_n_dims = (uint32_t)fy_read_number(in, FERRY_MAX_DIMS);
         read_slices(in, op.my_slice, op.n_dims);
-        read_slices(in, op.peer_slice, op.n_dims);
+        read_slices(in, op.peer_slice, op.peer_n_dims);
         op.has_task_id = true;
         op.task_id     = fy_read_number(in, UINT64_MAX);
         op.bytes       = fy_read_number(in, UINT64_MAX);

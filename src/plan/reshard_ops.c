@@ -74,15 +74,18 @@ static ferry_transfer_op op_of(const ferry_move *move, bool is_send)
     op.source_name       = move->source;
     op.is_send           = is_send;
     op.peer_rank         = is_send ? move->to : move->from;
-    op.n_dims            = move->n_dims;
+    op.n_dims            = is_send ? move->src_n_dims : move->n_dims;
+    op.peer_n_dims       = is_send ? move->n_dims : move->src_n_dims;
     op.has_task_id       = true;
     op.task_id           = move->task_id;
     op.bytes             = move->bytes;
+    ferry_slice *src     = is_send ? op.my_slice : op.peer_slice;
+    ferry_slice *dst     = is_send ? op.peer_slice : op.my_slice;
+    for (uint32_t d = 0; d < move->src_n_dims; d++) {
+        src[d] = (ferry_slice){.begin = move->src_begin[d], .length = move->src_length[d]};
+    }
     for (uint32_t d = 0; d < move->n_dims; d++) {
-        ferry_slice src = {.begin = move->src_begin[d], .length = move->length[d]};
-        ferry_slice dst = {.begin = move->dst_begin[d], .length = move->length[d]};
-        op.my_slice[d]   = is_send ? src : dst;
-        op.peer_slice[d] = is_send ? dst : src;
+        dst[d] = (ferry_slice){.begin = move->dst_begin[d], .length = move->length[d]};
     }
     return op;
 }

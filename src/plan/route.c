@@ -26,6 +26,7 @@ void fy_routes_cleanup(fy_routes *routes)
     for (size_t i = 0; i < routes->n_overlaps; i++) {
         fy_overlap_destroy(routes->overlaps[i]);
     }
+    fy_split_destroy(routes->one);
     fy_free(routes->routes);
     fy_free(routes->legs);
     fy_free(routes->unit_legs);
@@ -43,15 +44,15 @@ static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint3
                                  fy_overlap **overlap_out, ferry_error *error)
 {
     const fy_problem *problem = routes->problem;
-    uint32_t          src     = problem->placements[route->src].layout.split[d];
-    uint32_t          dst     = problem->placements[route->dst].layout.split[d];
+    const fy_split   *src     = fy_route_split(routes, route->src, route->src_pad, d);
+    const fy_split   *dst     = fy_route_split(routes, route->dst, route->dst_pad, d);
     bool     one_owner = problem->placements[route->src].layout.n_flat != 0;
-    uint64_t values[6] = {src,
-                          dst,
+    uint64_t values[6] = {(uintptr_t)src, /* interned: one object, one address */
+                          (uintptr_t)dst,
                           route->src_begin[d],
                           route->dst_begin[d],
                           route->length[d],
-                          one_owner && fy_split_is_shared(problem->splits[src])};
+                          one_owner && fy_split_is_shared(src)};
     fy_hash128 key       = fy_hash128_of(values, sizeof values);
     fy_index_cursor c    = fy_index_first(&routes->overlap_index, key.low);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&routes->overlap_index, &c)) {
@@ -72,8 +73,7 @@ static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint3
                            .dst_begin = route->dst_begin[d],
                            .length    = route->length[d],
                            .one_owner = one_owner};
-    ferry_status status = fy_overlap_create(problem->splits[src], problem->splits[dst], &region,
-                                            &overlap, error);
+    ferry_status status = fy_overlap_create(src, dst, &region, &overlap, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -143,8 +143,10 @@ static ferry_status add_leg(fy_routes *routes, uint32_t tensor, const fy_feed *f
     fy_route wanted = {.src          = source->src,
                        .dst          = target->dst,
                        .element_bits = target->dtype.element_bits,
-                       .n_dims       = target->n_dims};
-    for (uint32_t d = 0; d < target->n_dims; d++) {
+                       .n_dims       = feed == NULL ? target->n_dims : feed->n_dims};
+    wanted.src_pad  = wanted.n_dims - source->n_dims;
+    wanted.dst_pad  = wanted.n_dims - target->n_dims;
+    for (uint32_t d = 0; d < wanted.n_dims; d++) {
         wanted.src_begin[d] = feed == NULL ? 0 : feed->begin[d];
         wanted.dst_begin[d] = feed == NULL ? 0 : feed->at[d];
         wanted.length[d]    = feed == NULL ? target->shape[d] : feed->shape[d];
@@ -313,7 +315,7 @@ static ferry_status fill_route(fy_routes *routes, fy_route *route, ferry_error *
     ferry_status      status  = fy_routes_find_view(routes, route->src, &route->view, error);
     uint32_t          weight  = src->n_flat == 0 ? 1 : src->n_flat;
     for (uint32_t d = route->n_dims; d > 0 && status == FERRY_OK; d--) {
-        const fy_split *split     = fy_problem_split(problem, src, d - 1);
+        const fy_split *split     = fy_route_split(routes, route->src, route->src_pad, d - 1);
         bool            shared    = fy_split_is_shared(split) && src->n_flat == 0;
         route->cell_weight[d - 1] = weight;
         route->merges_by_rank     = route->merges_by_rank || shared;
@@ -340,7 +342,10 @@ ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_r
                              ferry_error *error)
 {
     *routes             = (fy_routes){.problem = problem};
-    ferry_status status = add_legs(routes, subset, error);
+    ferry_status status = fy_split_whole(1, &routes->one, error);
+    if (status == FERRY_OK) {
+        status = add_legs(routes, subset, error);
+    }
     if (status == FERRY_OK) {
         status = group_units(routes, error);
     }

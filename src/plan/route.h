@@ -27,7 +27,9 @@ typedef struct fy_route {
     uint32_t       src; /* placements */
     uint32_t       dst;
     uint32_t       element_bits;
-    uint32_t       n_dims;
+    uint32_t       n_dims;  /* the larger number of the two sides */
+    uint32_t       src_pad; /* leading ones that a side has in addition to its own dimensions */
+    uint32_t       dst_pad;
     uint32_t       n_units;
     uint32_t       first_unit; /* into the plan's unit_legs */
     const fy_view *view;       /* who holds each source cell */
@@ -87,6 +89,7 @@ typedef struct fy_routes {
     uint32_t         *unit_legs; /* legs grouped by route, in order of units */
     fy_view         **views;
     size_t            n_views, view_capacity;
+    fy_split         *one; /* the split of a leading one */
     fy_overlap      **overlaps;
     size_t            n_overlaps, overlap_capacity;
     fy_index          view_index;
@@ -120,6 +123,22 @@ void         fy_view_destroy(fy_view *view);
 ferry_status fy_route_cells_of_rank(const fy_routes *routes, const fy_route *route, uint32_t rank,
                                     uint32_t **cells_inout, size_t *capacity, size_t *n_out,
                                     ferry_error *error);
+
+/* The split of a dimension of the route on one side. */
+static inline const fy_split *fy_route_split(const fy_routes *routes, uint32_t placement,
+                                             uint32_t pad, uint32_t dim)
+{
+    const fy_layout *layout = &routes->problem->placements[placement].layout;
+    return dim < pad ? routes->one : fy_problem_split(routes->problem, layout, dim - pad);
+}
+
+/* The parts of a cell of the destination, one per dimension of the route, the flat part last. */
+void fy_route_dst_parts(const fy_routes *routes, const fy_route *route, uint32_t dst,
+                        uint32_t parts_out[FY_MAX_DIMS + 1]);
+
+/* The shape of a shard before flattening, in the dimensions of the route; returns its elements. */
+uint64_t fy_route_shard(const fy_routes *routes, const fy_route *route, uint32_t placement,
+                        uint32_t pad, const uint32_t *parts, uint64_t shape_out[FY_MAX_DIMS]);
 
 /* The leg of a unit. */
 static inline uint32_t fy_route_leg(const fy_routes *routes, const fy_route *route, uint32_t unit)

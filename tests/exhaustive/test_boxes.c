@@ -1,0 +1,210 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "layout/box.h"
+
+#include "support/check.h"
+
+#include <stdio.h>
+
+enum { MOST_VOLUME = 36 };
+
+/* Every shape of at most so many elements, with up to FY_MAX_DIMS dimensions of which few are 1. */
+typedef struct shape_walk {
+    uint64_t shape[FY_MAX_DIMS];
+    uint32_t n_dims;
+    size_t   n_shapes;
+    void (*check)(const uint64_t *shape, uint32_t n_dims);
+} shape_walk;
+
+static void walk_shapes(shape_walk *walk, uint64_t volume, uint32_t n_ones)
+{
+    walk->check(walk->shape, walk->n_dims);
+    walk->n_shapes++;
+    if (walk->n_dims == FY_MAX_DIMS) {
+        return;
+    }
+    for (uint64_t extent = n_ones < 3 ? 1 : 2; volume * extent <= MOST_VOLUME; extent++) {
+        walk->shape[walk->n_dims++] = extent;
+        walk_shapes(walk, volume * extent, n_ones + (extent == 1));
+        walk->n_dims--;
+    }
+}
+
+static uint64_t row_major(const uint64_t *shape, uint32_t n_dims, const uint64_t *at)
+{
+    uint64_t index = 0;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        index = index * shape[d] + at[d];
+    }
+    return index;
+}
+
+/* Whether [begin, end) is one box: so are the rows between two corners that span it. */
+static bool is_box(const uint64_t *shape, uint32_t n_dims, uint64_t begin, uint64_t end)
+{
+    uint64_t first[FY_MAX_DIMS], last[FY_MAX_DIMS], volume = 1;
+    uint64_t low = begin, high = end - 1;
+    for (uint32_t d = n_dims; d > 0; d--) {
+        first[d - 1] = low % shape[d - 1];
+        last[d - 1]  = high % shape[d - 1];
+        low /= shape[d - 1];
+        high /= shape[d - 1];
+    }
+    for (uint32_t d = 0; d < n_dims; d++) {
+        if (last[d] < first[d]) {
+            return false;
+        }
+        volume *= last[d] - first[d] + 1;
+    }
+    return volume == end - begin;
+}
+
+/* fewest[end - 1] for every end: the least number of boxes that [begin, end) is a sequence of. */
+static void count_fewest(const uint64_t *shape, uint32_t n_dims, uint64_t begin, uint64_t volume,
+                         size_t *fewest)
+{
+    for (uint64_t end = begin + 1; end <= volume; end++) {
+        fewest[end] = is_box(shape, n_dims, begin, end) ? 1 : SIZE_MAX;
+        for (uint64_t cut = begin + 1; cut < end; cut++) {
+            if (fewest[cut] + 1 < fewest[end] && is_box(shape, n_dims, cut, end)) {
+                fewest[end] = fewest[cut] + 1;
+            }
+        }
+    }
+}
+
+/* The elements of a box in row-major order must go on where the last box ended. */
+static uint64_t walk_box(const uint64_t *shape, uint32_t n_dims, const fy_box *box, uint64_t next)
+{
+    uint64_t volume = fy_box_volume(box->length, n_dims);
+    for (uint64_t i = 0; i < volume; i++) {
+        uint64_t at[FY_MAX_DIMS], rest = i;
+        for (uint32_t d = n_dims; d > 0; d--) {
+            at[d - 1] = box->begin[d - 1] + rest % box->length[d - 1];
+            rest /= box->length[d - 1];
+            check_at(at[d - 1] < shape[d - 1], "dim %u", d - 1);
+        }
+        check_at(row_major(shape, n_dims, at) == next, "element %llu", (unsigned long long)next);
+        next++;
+    }
+    return next;
+}
+
+static void check_ranges(const uint64_t *shape, uint32_t n_dims)
+{
+    uint64_t volume = fy_box_volume(shape, n_dims);
+    for (uint64_t begin = 0; begin <= volume; begin++) {
+        size_t fewest[MOST_VOLUME + 1] = {0};
+        count_fewest(shape, n_dims, begin, volume, fewest);
+        for (uint64_t end = begin; end <= volume; end++) {
+            fy_box   boxes[FY_MAX_RANGE_BOXES];
+            size_t   n    = fy_range_boxes(shape, n_dims, begin, end, boxes);
+            uint64_t next = begin;
+            for (size_t i = 0; i < n; i++) {
+                next = walk_box(shape, n_dims, &boxes[i], next);
+            }
+            check_at(next == end, "%u dims, [%llu, %llu)", n_dims, (unsigned long long)begin,
+                     (unsigned long long)end);
+            check_at(n == (begin == end ? 0 : fewest[end]), "%u dims, [%llu, %llu)", n_dims,
+                     (unsigned long long)begin, (unsigned long long)end);
+            check_at(n_dims == 0 || n <= 2 * n_dims - 1, "%u dims", n_dims);
+        }
+    }
+}
+
+static void test_ranges(void **state)
+{
+    (void)state;
+    shape_walk walk = {.check = check_ranges};
+    walk_shapes(&walk, 1, 0);
+    print_message("%zu shapes\n", walk.n_shapes);
+    assert_in_range(walk.n_shapes, 1000, 1000000);
+}
+
+static void test_empty_ranges(void **state)
+{
+    (void)state;
+    fy_box   boxes[FY_MAX_RANGE_BOXES];
+    uint64_t shape[] = {3, 0, 2};
+    assert_int_equal(fy_range_boxes(shape, 3, 0, 0, boxes), 0);
+    assert_int_equal(fy_range_boxes(shape, 1, 2, 2, boxes), 0);
+    assert_int_equal(fy_range_boxes(shape, 1, 2, 1, boxes), 0);
+    assert_int_equal(fy_range_boxes(shape, 0, 0, 1, boxes), 1); /* a scalar */
+}
+
+/* All pairs of rectangles on a small board, by their squares. */
+enum { BOARD = 4, N_RECTANGLES = 100 };
+
+static uint32_t squares_of(const fy_box *box)
+{
+    uint32_t squares = 0;
+    for (uint64_t y = box->begin[0]; y < box->begin[0] + box->length[0]; y++) {
+        for (uint64_t x = box->begin[1]; x < box->begin[1] + box->length[1]; x++) {
+            squares |= 1u << (y * BOARD + x);
+        }
+    }
+    return squares;
+}
+
+static size_t list_rectangles(fy_box *boxes)
+{
+    size_t n = 0;
+    for (uint64_t i = 0; i < BOARD * BOARD * BOARD * BOARD; i++) {
+        uint64_t y = i % BOARD, x = i / BOARD % BOARD;
+        uint64_t height = i / (BOARD * BOARD) % BOARD + 1, width = i / (BOARD * BOARD * BOARD) + 1;
+        if (y + height <= BOARD && x + width <= BOARD) {
+            boxes[n++] = (fy_box){.begin = {y, x}, .length = {height, width}};
+        }
+    }
+    return n;
+}
+
+static void test_intersect(void **state)
+{
+    (void)state;
+    static fy_box boxes[N_RECTANGLES];
+    assert_int_equal(list_rectangles(boxes), N_RECTANGLES);
+    for (size_t i = 0; i < N_RECTANGLES; i++) {
+        for (size_t j = 0; j < N_RECTANGLES; j++) {
+            fy_box   common = {.begin = {99, 99}};
+            uint32_t squares = squares_of(&boxes[i]) & squares_of(&boxes[j]);
+            bool     met     = fy_box_intersect(&boxes[i], &boxes[j], 2, &common);
+            check_at(met == (squares != 0), "%zu, %zu", i, j);
+            check_at(met ? squares_of(&common) == squares : common.begin[0] == 99, "%zu, %zu", i, j);
+        }
+    }
+    fy_box scalar = {.begin = {0}}, common;
+    assert_true(fy_box_intersect(&scalar, &scalar, 0, &common));
+}
+
+static void test_compare(void **state)
+{
+    (void)state;
+    static fy_box boxes[N_RECTANGLES];
+    list_rectangles(boxes);
+    for (size_t i = 0; i < N_RECTANGLES; i++) {
+        for (size_t j = 0; j < N_RECTANGLES; j++) {
+            uint64_t a = boxes[i].begin[0] * BOARD + boxes[i].begin[1];
+            uint64_t b = boxes[j].begin[0] * BOARD + boxes[j].begin[1];
+            check_at(fy_box_compare(&boxes[i], &boxes[j], 2) == (a > b) - (a < b), "%zu, %zu", i, j);
+        }
+    }
+}
+
+static void test_volume(void **state)
+{
+    (void)state;
+    assert_true(fy_box_volume(NULL, 0) == 1);
+    assert_true(fy_box_volume((uint64_t[]){7}, 1) == 7);
+    assert_true(fy_box_volume((uint64_t[]){7, 0, 3}, 3) == 0);
+    assert_true(fy_box_volume((uint64_t[]){1u << 31, 1u << 31, 3}, 3) == 3ull << 62);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranges),    cmocka_unit_test(test_empty_ranges),
+        cmocka_unit_test(test_intersect), cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_volume),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
