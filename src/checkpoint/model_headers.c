@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/sort.h"
 #include "checkpoint/safetensors.h"
 
 #include <dirent.h>
@@ -98,9 +99,7 @@ static ferry_status list_parts(const json_t *weight_map, const fy_json_place *pl
         }
         n++;
     }
-    if (n > 0) {
-        qsort(parts, n, sizeof *parts, compare_texts);
-    }
+    fy_sort(parts, n, sizeof *parts, compare_texts);
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
         if (kept == 0 || strcmp(parts[kept - 1], parts[i]) != 0) {

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/sort.h"
 #include "model/dtype.h"
 
 #include <stdlib.h>
@@ -132,9 +133,7 @@ static ferry_status check_cover(const fy_st_header *header, const char *name, fe
     for (size_t i = 0; i < header->n_tensors; i++) {
         sorted[i] = &header->tensors[i];
     }
-    if (header->n_tensors > 0) {
-        qsort(sorted, header->n_tensors, sizeof *sorted, compare_begins);
-    }
+    fy_sort(sorted, header->n_tensors, sizeof *sorted, compare_begins);
     for (size_t i = 0; i < header->n_tensors && status == FERRY_OK; i++) {
         if (sorted[i]->begin != at) {
             status = fy_fail(error, FERRY_ERR_INVALID_INPUT,

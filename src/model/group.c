@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/sort.h"
 #include "base/status.h"
 
 #include <stdatomic.h>
@@ -42,7 +43,7 @@ static ferry_status check_distinct(const uint32_t *ranks, size_t n_ranks, ferry_
     }
     ferry_status status = FERRY_OK;
     memcpy(sorted, ranks, n_ranks * sizeof *sorted);
-    qsort(sorted, n_ranks, sizeof *sorted, compare_ranks);
+    fy_sort(sorted, n_ranks, sizeof *sorted, compare_ranks);
     for (size_t i = 0; i < n_ranks && status == FERRY_OK; i++) {
         if (sorted[i] >= FERRY_MAX_RANKS) {
             status = fy_fail(error, FERRY_ERR_INVALID_INPUT, "group has rank %u; ranks are below %u",

@@ -2,6 +2,7 @@
 #include "model/holders.h"
 
 #include "base/alloc.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 
@@ -72,7 +73,7 @@ static bool sort_by_rank(fy_holders *holders)
     for (uint32_t i = 0; i < holders->n_slots; i++) {
         order[i] = (ranked_slot){.rank = holders->rank[i], .slot = i};
     }
-    qsort(order, holders->n_slots, sizeof *order, compare_ranked);
+    fy_sort(order, holders->n_slots, sizeof *order, compare_ranked);
     for (uint32_t i = 0; i < holders->n_slots; i++) {
         holders->by_rank[i] = order[i].slot;
     }

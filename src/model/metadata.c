@@ -2,6 +2,7 @@
 #include "model/metadata.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 #include "model/dtype.h"
 #include "model/group.h"
 
@@ -258,7 +259,7 @@ ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sou
     for (size_t i = 0; i < n_sources; i++) {
         sorted[i] = (candidate){.metadata = sources[i], .index = i};
     }
-    qsort(sorted, n_sources, sizeof *sorted, compare_candidates);
+    fy_sort(sorted, n_sources, sizeof *sorted, compare_candidates);
     /* The first entry of each bucket moves to the front. */
     size_t n_buckets = 0;
     for (size_t i = 0; i < n_sources; i++) {

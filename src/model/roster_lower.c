@@ -7,6 +7,7 @@
 #include "model/roster.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 #include "model/group.h"
 #include "model/seed.h"
 
@@ -424,7 +425,7 @@ static size_t list_buckets(const roster_lowering *l, dp_entry *entries)
     for (size_t i = 0; i < l->n_side; i++) {
         entries[i] = (dp_entry){.metadata = l->side[i], .index = i};
     }
-    qsort(entries, l->n_side, sizeof *entries, compare_dp);
+    fy_sort(entries, l->n_side, sizeof *entries, compare_dp);
     for (size_t i = 0; i < l->n_side; i++) {
         if (n == 0 || !same_dp(&entries[n - 1], &entries[i])) {
             entries[n++] = entries[i];
@@ -785,7 +786,7 @@ static ferry_status note_order(roster_lowering *l, uint32_t rank, ferry_error *e
         order.tensors[i] = find_tensor(l, fy_metadata_name(&model->params[i]));
         by_tensor[i]     = (ranked_tensor){.tensor = order.tensors[i], .position = i};
     }
-    qsort(by_tensor, order.n, sizeof *by_tensor, compare_tensors);
+    fy_sort(by_tensor, order.n, sizeof *by_tensor, compare_tensors);
     for (uint32_t i = 0; i < order.n; i++) {
         order.sorted[i] = by_tensor[i].position;
     }

@@ -2,6 +2,7 @@
 #include "model/seed.h"
 
 #include "base/alloc.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 
@@ -40,7 +41,7 @@ ferry_status fy_seed_prepare(fy_holders *holders, ferry_error *error)
         bool     empty = begin == holders->cell_begin[c + 1];
         buckets[c] = (dp_bucket){.first_rank = empty ? UINT32_MAX : holders->rank[begin], .cell = c};
     }
-    qsort(buckets, holders->n_cells, sizeof *buckets, compare_buckets);
+    fy_sort(buckets, holders->n_cells, sizeof *buckets, compare_buckets);
     for (uint32_t i = 0; i < holders->n_cells; i++) {
         bool empty               = buckets[i].first_rank == UINT32_MAX;
         holders->seed_replica[i] = empty ? 0 : lowest_replica(holders, buckets[i].cell);

@@ -2,6 +2,7 @@
 #include "model/spec.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -105,7 +106,7 @@ static ferry_status parse_overrides(ferry_spec *spec, const json_t *json,
             return status;
         }
     }
-    qsort(cluster->overrides, cluster->n_overrides, sizeof *cluster->overrides, compare_overrides);
+    fy_sort(cluster->overrides, cluster->n_overrides, sizeof *cluster->overrides, compare_overrides);
     return FERRY_OK;
 }
 

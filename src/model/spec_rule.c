@@ -3,6 +3,7 @@
 #include "model/spec.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -348,7 +349,7 @@ static int compare_coordinates(const void *a, const void *b)
 /* Ascending, so that the replicas of a tensor come in the order of the mesh. */
 static ferry_status settle_coordinates(fy_pin *pin, const fy_json_place *place, ferry_error *error)
 {
-    qsort(pin->coordinates, pin->n_coordinates, sizeof *pin->coordinates, compare_coordinates);
+    fy_sort(pin->coordinates, pin->n_coordinates, sizeof *pin->coordinates, compare_coordinates);
     for (uint32_t i = 1; i < pin->n_coordinates; i++) {
         if (pin->coordinates[i - 1] == pin->coordinates[i]) {
             return fy_json_fail(place, error, "names coordinate %u twice", pin->coordinates[i]);

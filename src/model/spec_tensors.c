@@ -3,6 +3,7 @@
 #include "model/spec.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -468,7 +469,7 @@ static ferry_status check_tiling(const fy_tensor *tensor, const fy_feed *feeds, 
         }
     }
     if (n_dims > 0) {
-        qsort(boxes, n_feeds, sizeof *boxes, compare_first_begin);
+        fy_sort(boxes, n_feeds, sizeof *boxes, compare_first_begin);
     }
     if (volume != wanted) {
         status = fy_json_fail(place, error,

@@ -7,6 +7,7 @@
 #include "plan/route.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -326,7 +327,7 @@ ferry_status fy_route_list_atoms(const fy_routes *routes, const fy_route *route,
     atoms->n_items      = 0;
     ferry_status status = list_product(routes, route, dst, atoms, error);
     if (status == FERRY_OK && !route->is_regular) {
-        qsort(atoms->items, atoms->n_items, sizeof *atoms->items, compare_atoms);
+        fy_sort(atoms->items, atoms->n_items, sizeof *atoms->items, compare_atoms);
     }
     return status;
 }

@@ -2,6 +2,7 @@
 #include "plan/balance.h"
 
 #include "base/alloc.h"
+#include "base/sort.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -76,8 +77,8 @@ static double best_level_cut(const fy_balance *b, leveled *servers, leveled *set
         }
         sets[s] = (leveled){.level = lowest, .number = (uint32_t)s};
     }
-    qsort(servers, b->n_servers, sizeof *servers, compare_descending);
-    qsort(sets, b->n_sets, sizeof *sets, compare_descending);
+    fy_sort(servers, b->n_servers, sizeof *servers, compare_descending);
+    fy_sort(sets, b->n_sets, sizeof *sets, compare_descending);
     double rate = 0, demand = 0, best = 0;
     size_t next_set = 0;
     *server_out     = servers[0].number;
@@ -121,7 +122,7 @@ static void pour(fy_balance *b, size_t set, leveled *scratch)
         }
         scratch[i] = (leveled){.level = level_of(b, server), .number = (uint32_t)i};
     }
-    qsort(scratch, n, sizeof *scratch, compare_ascending);
+    fy_sort(scratch, n, sizeof *scratch, compare_ascending);
     double rate = 0, filled = 0, level = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t server = b->members[begin + scratch[i].number];
@@ -178,7 +179,7 @@ static double approach(fy_balance *b, leveled *servers, leveled *sets, leveled *
         size_t size = b->member_begin[s + 1] - b->member_begin[s];
         order[s]    = (leveled){.level = (double)size, .number = (uint32_t)s};
     }
-    qsort(order, b->n_sets, sizeof *order, compare_sizes);
+    fy_sort(order, b->n_sets, sizeof *order, compare_sizes);
     double bound = best_level_cut(b, servers, sets, &b->server);
     for (int i = 0; i < MAX_SWEEPS && !is_tight(bound, highest_level(b)); i++) {
         sweep(b, order, scratch);

@@ -8,6 +8,7 @@
 #include "plan/core.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +83,7 @@ static ferry_status find_holes(drawing *d, ferry_error *error)
             d->travelling -= volume * d->span.n_units;
         }
     }
-    qsort(d->holes, d->n_holes, sizeof *d->holes, compare_holes);
+    fy_sort(d->holes, d->n_holes, sizeof *d->holes, compare_holes);
     for (size_t i = 1; i < d->n_holes; i++) {
         d->holes[i].before = d->holes[i - 1].before + d->holes[i - 1].length;
     }
@@ -188,7 +189,7 @@ static ferry_status order_by_node(drawing *d, ferry_error *error)
                                   .member = i};
         n_located += order[i].at != UINT64_MAX;
     }
-    qsort(order, d->n, sizeof *order, compare_located);
+    fy_sort(order, d->n, sizeof *order, compare_located);
     merge_located(d, order, n_located);
     fy_free(order);
     return FERRY_OK;
@@ -445,7 +446,7 @@ static int compare_extras(const void *a, const void *b)
 static void sum_extras(fy_lines *lines)
 {
     size_t kept = 0;
-    qsort(lines->extras, lines->n_extras, sizeof *lines->extras, compare_extras);
+    fy_sort(lines->extras, lines->n_extras, sizeof *lines->extras, compare_extras);
     for (size_t i = 0; i < lines->n_extras; i++) {
         if (kept > 0 && compare_extras(&lines->extras[kept - 1], &lines->extras[i]) == 0) {
             lines->extras[kept - 1].count += lines->extras[i].count;

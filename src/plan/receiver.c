@@ -2,6 +2,7 @@
 #include "plan/receiver.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +66,10 @@ static bool reserve_inlets(fy_receiver *receiver, size_t n)
                     sizeof *receiver->inlets)) {
         return false;
     }
-    memset(receiver->inlets + old, 0, (receiver->inlet_capacity - old) * sizeof *receiver->inlets);
+    if (receiver->inlet_capacity > old) {
+        memset(receiver->inlets + old, 0,
+               (receiver->inlet_capacity - old) * sizeof *receiver->inlets);
+    }
     return true;
 }
 
@@ -124,9 +128,7 @@ static ferry_status apply_own_order(fy_receiver *receiver, ferry_error *error)
         order[i]        = (ordered_leg){
             .order = fy_problem_order(&plan->problem, receiver->rank, tensor), .leg = leg};
     }
-    if (receiver->n_legs > 0) {
-        qsort(order, receiver->n_legs, sizeof *order, compare_ordered);
-    }
+    fy_sort(order, receiver->n_legs, sizeof *order, compare_ordered);
     for (size_t i = 0; i < receiver->n_legs; i++) {
         receiver->legs[i] = order[i].leg;
     }
@@ -151,9 +153,7 @@ ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error)
                route->n_units * sizeof *receiver->legs);
         receiver->n_legs += route->n_units;
     }
-    if (receiver->n_legs > 0) {
-        qsort(receiver->legs, receiver->n_legs, sizeof *receiver->legs, compare_legs);
-    }
+    fy_sort(receiver->legs, receiver->n_legs, sizeof *receiver->legs, compare_legs);
     receiver->legs_known = true;
     return has_own_order(receiver->plan, receiver->rank) ? apply_own_order(receiver, error)
                                                          : FERRY_OK;
@@ -489,7 +489,7 @@ ferry_status fy_receiver_make_moves(fy_receiver *receiver, size_t first, uint64_
         }
     }
     if (!is_sorted(receiver)) {
-        qsort(receiver->moves, receiver->n_moves, sizeof *receiver->moves, compare_moves);
+        fy_sort(receiver->moves, receiver->n_moves, sizeof *receiver->moves, compare_moves);
     }
     for (size_t i = 0; i < receiver->n_moves; i++) {
         receiver->moves[i].task_id = first_task + i;

@@ -3,6 +3,7 @@
 #include "plan/core.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,7 @@ static ferry_status stage_members(fy_sets *sets, const fy_view *view, uint32_t c
         sorted     = sorted && (i == 0 || members[i - 1] < members[i]);
     }
     if (!sorted) {
-        qsort(members, n, sizeof *members, compare_ranks);
+        fy_sort(members, n, sizeof *members, compare_ranks);
     }
     *members_out = members;
     return FERRY_OK;

@@ -7,6 +7,7 @@
 #include "plan/receiver.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -369,9 +370,7 @@ static ferry_status visit_rank(visit *v, ferry_error *error)
     if (status != FERRY_OK) {
         return status;
     }
-    if (v->n_errands > 0) {
-        qsort(v->errands, v->n_errands, sizeof *v->errands, compare_errands);
-    }
+    fy_sort(v->errands, v->n_errands, sizeof *v->errands, compare_errands);
     for (size_t i = 0; i < v->n_errands && status == FERRY_OK;) {
         if (!received && v->errands[i].to > v->rank) {
             received = true;
