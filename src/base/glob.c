@@ -5,17 +5,21 @@
 
 #include <string.h>
 
-/* Most patterns end in a literal that decides at once: compare that first. */
+/*
+ * Most patterns end in a literal that decides at once: the text must end in what stands behind the last
+ * star, or in all of the pattern.
+ */
 static bool tail_differs(const char *pattern, size_t pattern_length, const char *text,
                          size_t text_length)
 {
     const char *star = memrchr(pattern, '*', pattern_length);
-    size_t      tail = star == NULL ? pattern_length : (size_t)(pattern + pattern_length - star) - 1;
-    if (tail > text_length || (star == NULL && tail != text_length)) {
+    const char *tail = star == NULL ? pattern : star + 1;
+    size_t      length = (size_t)(pattern + pattern_length - tail);
+    if (length > text_length) {
         return true;
     }
-    const char *wanted = pattern + pattern_length - tail;
-    return memcmp(wanted, text + text_length - tail, tail) != 0 && memchr(wanted, '?', tail) == NULL;
+    return memcmp(tail, text + text_length - length, length) != 0 &&
+           memchr(tail, '?', length) == NULL;
 }
 
 bool fy_glob_match(const char *pattern, size_t pattern_length, const char *text,

@@ -354,7 +354,8 @@ ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_r
     }
     if (status == FERRY_OK && routes->total_bytes == 0) {
         status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                         "the plan moves and copies 0 bytes: no destination tensor of %u has an element",
+                         "the plan moves and copies nothing, 0 bytes: none of %u tensors has an element that "
+                         "the destination wants",
                          problem->n_tensors);
     }
     if (status != FERRY_OK) {

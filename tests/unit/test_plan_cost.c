@@ -24,13 +24,14 @@ typedef struct row {
 #define STRIDED "{'match':'*.up','shard':[{'dim':0,'axis':'tp','stride':2}]},"
 #define COLUMNS "{'match':'*.down','shard':[{'dim':1,'axis':'tp'}]},"
 #define PARTS "{'match':'*.k','shard':[{'dim':0,'axis':'tp','parts':2}]},"
-#define FLAT "{'match':'*.norm','flat':{'axis':'dp'}},"
+#define FLAT "{'match':'*.norm','flat':{'axis':'tp'}},"
 
 static const row rows[] = {
     {"4 to 8, disjoint", 4, 8, true, FERRY_REPLICA_BALANCED, STRIDED COLUMNS, COLUMNS},
     {"8 to 4, disjoint", 8, 4, true, FERRY_REPLICA_BALANCED, COLUMNS PARTS, PARTS},
     {"4 to 8, same ranks", 4, 8, false, FERRY_REPLICA_BALANCED, STRIDED COLUMNS, COLUMNS},
     {"8 to 1, same ranks", 8, 1, false, FERRY_REPLICA_BALANCED, COLUMNS, ""},
+    {"4 to 8, flat", 4, 8, true, FERRY_REPLICA_BALANCED, FLAT COLUMNS, FLAT},
     {"3 to 8, disjoint", 3, 8, true, FERRY_REPLICA_BALANCED, STRIDED, COLUMNS},
     {"4 to 8, seed", 4, 8, true, FERRY_REPLICA_SEED, STRIDED COLUMNS, COLUMNS},
     {"8 to 4, seed, same ranks", 8, 4, false, FERRY_REPLICA_SEED, COLUMNS PARTS, PARTS},
