@@ -92,7 +92,8 @@ FERRY_API ferry_status ferry_plan_multi_dim_lcm(const char *param_name,
 
 /*
  * A parameter that no side cuts, of equal shapes: nothing for a rank outside the destination's DP group; a
- * local copy where both DP groups are equal; else from source DP rank number (my_rank mod size).
+ * local copy for a rank of the source's DP group, which has it already; else from source DP rank number
+ * (my_rank mod size).
  */
 FERRY_API ferry_status ferry_finalize_dp_transfers(const char *param_name,
                                                    const ferry_param_metadata *src,

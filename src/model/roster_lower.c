@@ -470,8 +470,7 @@ static bool fill_ranks(roster_lowering *l, fy_seed *seed)
             fy_group_find(group, l->side[i]->owner_rank, &position);
         }
         ranks[i] = (fy_seed_rank){.rank     = l->side[i]->owner_rank,
-                                  .dp_index = (uint32_t)position,
-                                  .dp_group = group};
+                                  .dp_index = (uint32_t)position};
     }
     seed->ranks   = ranks;
     seed->n_ranks = (uint32_t)l->n_side;

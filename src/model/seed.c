@@ -73,8 +73,5 @@ uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, bool is_cut, uin
         return src->senders[(size_t)bucket * src->n_cells + cell];
     }
     const ferry_group *group = src->bucket_dp[bucket];
-    if (receiver->dp_group != NULL && fy_group_equal(group, receiver->dp_group)) {
-        return rank;
-    }
     return ferry_group_rank_at(group, rank % ferry_group_size(group));
 }

@@ -9,12 +9,11 @@
 /*
  * Groups for the seed policy that were given, not derived from a mesh. Of a source placement: its DP
  * groups in sorted order (buckets), and for each the tensor-parallel group of its first entry, by part.
- * Of a destination placement: each rank's DP group and its place in it.
+ * Of a destination placement: each rank's place in its DP group.
  */
 typedef struct fy_seed_rank {
-    uint32_t           rank;
-    uint32_t           dp_index;
-    const ferry_group *dp_group; /* may be NULL */
+    uint32_t rank;
+    uint32_t dp_index;
 } fy_seed_rank;
 
 struct fy_seed {

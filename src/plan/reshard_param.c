@@ -365,8 +365,8 @@ static bool choose_replica(const ferry_param_metadata *src, const ferry_param_me
     }
     if (from == NULL || ferry_group_size(from) == 0) {
         *sender_out = src->owner_rank;
-    } else if (to != NULL && fy_group_equal(from, to)) {
-        *sender_out = my_rank;
+    } else if (fy_group_find(from, my_rank, &position)) {
+        *sender_out = my_rank; /* it has the parameter already; so too where both groups are equal */
     } else {
         *sender_out = ferry_group_rank_at(from, my_rank % ferry_group_size(from));
     }
