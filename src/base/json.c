@@ -42,7 +42,8 @@ ferry_status fy_json_parse(const char *text, size_t length, const char *name, js
     json_error_t reason;
     json_t      *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &reason);
     if (json == NULL) {
-        if (json_error_code(&reason) == json_error_out_of_memory) {
+        /* Where jansson fails before it reads, it says nothing at all. */
+        if (json_error_code(&reason) == json_error_out_of_memory || reason.text[0] == '\0') {
             return fy_fail_no_memory(error, "the JSON tree");
         }
         /* jansson stops behind the token that it refuses: show what stands there. */

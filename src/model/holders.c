@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/sort.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 void fy_holders_destroy(fy_holders *holders)
 {
@@ -13,7 +13,6 @@ void fy_holders_destroy(fy_holders *holders)
         fy_free(holders->rank);
         fy_free(holders->cell);
         fy_free(holders->by_rank);
-        fy_free(holders->seed_replica);
         fy_free(holders);
     }
 }
@@ -29,7 +28,7 @@ static bool allocate(fy_holders *holders)
            holders->by_rank != NULL;
 }
 
-/* A stable counting sort by cell; by_rank holds each entry's slot for the moment. */
+/* A stable counting sort by cell of entries that ascend by rank: so do the replicas of each cell. */
 static void place_entries(fy_holders *holders, const fy_holder *entries)
 {
     uint32_t *begin = holders->cell_begin;
@@ -45,7 +44,6 @@ static void place_entries(fy_holders *holders, const fy_holder *entries)
         holders->cell[slot] = entries[i].cell;
         holders->by_rank[i] = slot;
         holders->hash += fy_hash_mix(entries[i].rank, entries[i].cell);
-        holders->ranks_hash += fy_hash_mix(entries[i].rank, UINT64_MAX);
     }
     for (uint32_t c = holders->n_cells; c > 0; c--) {
         begin[c] = begin[c - 1]; /* placing moved each begin to its end */
@@ -53,35 +51,13 @@ static void place_entries(fy_holders *holders, const fy_holder *entries)
     begin[0] = 0;
 }
 
-typedef struct ranked_slot {
-    uint32_t rank;
-    uint32_t slot;
-} ranked_slot;
-
-static int compare_ranked(const void *a, const void *b)
+static int compare_ranks(const void *a, const void *b)
 {
-    uint32_t x = ((const ranked_slot *)a)->rank, y = ((const ranked_slot *)b)->rank;
+    uint32_t x = ((const fy_holder *)a)->rank, y = ((const fy_holder *)b)->rank;
     return (x > y) - (x < y);
 }
 
-static bool sort_by_rank(fy_holders *holders)
-{
-    ranked_slot *order = fy_alloc(holders->n_slots, sizeof *order);
-    if (order == NULL) {
-        return false;
-    }
-    for (uint32_t i = 0; i < holders->n_slots; i++) {
-        order[i] = (ranked_slot){.rank = holders->rank[i], .slot = i};
-    }
-    fy_sort(order, holders->n_slots, sizeof *order, compare_ranked);
-    for (uint32_t i = 0; i < holders->n_slots; i++) {
-        holders->by_rank[i] = order[i].slot;
-    }
-    fy_free(order);
-    return true;
-}
-
-/* Entries of a mesh come in ascending rank order: then by_rank is right already. */
+/* Entries of a mesh without a list of ranks ascend already. */
 static bool is_sorted(const fy_holder *entries, size_t n_entries)
 {
     for (size_t i = 1; i < n_entries; i++) {
@@ -118,6 +94,22 @@ static void note_shape(fy_holders *holders)
     }
 }
 
+/* The entries, or a sorted copy that the caller frees. */
+static const fy_holder *sorted_entries(const fy_holder *entries, size_t n_entries,
+                                       fy_holder **copy_out)
+{
+    *copy_out = NULL;
+    if (is_sorted(entries, n_entries)) {
+        return entries;
+    }
+    *copy_out = fy_alloc(n_entries, sizeof **copy_out);
+    if (*copy_out != NULL) {
+        memcpy(*copy_out, entries, n_entries * sizeof **copy_out);
+        fy_sort(*copy_out, n_entries, sizeof **copy_out, compare_ranks);
+    }
+    return *copy_out;
+}
+
 ferry_status fy_holders_create(uint32_t n_cells, const fy_holder *entries, size_t n_entries,
                                fy_holders **holders_out, ferry_error *error)
 {
@@ -127,16 +119,18 @@ ferry_status fy_holders_create(uint32_t n_cells, const fy_holder *entries, size_
     }
     holders->n_cells    = n_cells;
     holders->n_slots    = (uint32_t)n_entries;
+    fy_holder   *copy   = NULL;
     ferry_status status = FERRY_OK;
     if (!allocate(holders)) {
         status = fy_fail_no_memory(error, "a table of holders");
         goto out;
     }
-    place_entries(holders, entries);
-    if (!is_sorted(entries, n_entries) && !sort_by_rank(holders)) {
+    const fy_holder *sorted = sorted_entries(entries, n_entries, &copy);
+    if (sorted == NULL && n_entries > 0) {
         status = fy_fail_no_memory(error, "a table of holders");
         goto out;
     }
+    place_entries(holders, sorted);
     status = check_distinct(holders, error);
     if (status != FERRY_OK) {
         goto out;
@@ -145,6 +139,7 @@ ferry_status fy_holders_create(uint32_t n_cells, const fy_holder *entries, size_
     *holders_out = holders;
     holders      = NULL;
 out:
+    fy_free(copy);
     fy_holders_destroy(holders);
     return status;
 }

@@ -14,7 +14,8 @@
 /*
  * Who holds what: a table from cells (combinations of parts, one per dimension, and of the flat part)
  * to ranks. Several ranks of one cell are replicas. Each entry is a slot; the slots of a cell lie
- * together, its replicas in the order of the mesh or of the input. A rank has at most one slot.
+ * together, by ascending rank, so that a plan depends on who holds what and not on how that was said. A
+ * rank has at most one slot.
  * Shared by all tensors that are placed alike, whatever their shapes.
  */
 typedef struct fy_holders {
@@ -25,11 +26,9 @@ typedef struct fy_holders {
     uint32_t *rank;       /* [n_slots] */
     uint32_t *cell;       /* [n_slots] */
     uint32_t *by_rank;    /* [n_slots] slots sorted by rank */
-    uint32_t *seed_replica; /* [n_cells] by sorted DP group; NULL until fy_seed_prepare */
     uint32_t  first_rank;
     uint32_t  last_rank;
     uint64_t  hash; /* of (rank, cell) of all slots, whatever their order */
-    uint64_t  ranks_hash;
 } fy_holders;
 
 #define FY_NO_SLOT UINT32_MAX
@@ -40,8 +39,8 @@ typedef struct fy_holder {
 } fy_holder;
 
 /*
- * Builds the table; entries of one cell keep their order. A rank that comes twice is an error, and a
- * cell without holders is allowed here.
+ * Builds the table from entries in any order. A rank that comes twice is an error; a cell
+ * without holders is allowed here.
  */
 ferry_status fy_holders_create(uint32_t n_cells, const fy_holder *entries, size_t n_entries,
                                fy_holders **holders_out, ferry_error *error);

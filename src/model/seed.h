@@ -29,7 +29,4 @@ struct fy_seed {
 uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, bool is_cut, uint32_t cell,
                         uint32_t rank);
 
-/* For holders of a mesh: the replica number that represents each bucket. */
-ferry_status fy_seed_prepare(fy_holders *holders, ferry_error *error);
-
 #endif

@@ -3,7 +3,6 @@
 
 #include "plan/balance.h"
 
-#include "model/seed.h"
 #include "model/spec.h"
 
 #include "base/checked.h"
@@ -184,18 +183,6 @@ static void add_up(ferry_plan *plan)
     }
 }
 
-static ferry_status prepare_seed(ferry_plan *plan, ferry_error *error)
-{
-    ferry_status status = FERRY_OK;
-    for (size_t i = 0; i < plan->routes.n_views && status == FERRY_OK; i++) {
-        fy_holders *holders = (fy_holders *)plan->routes.views[i]->holders;
-        if (holders->seed_replica == NULL) {
-            status = fy_seed_prepare(holders, error);
-        }
-    }
-    return status;
-}
-
 static ferry_status solve(ferry_plan *plan, ferry_error *error)
 {
     optimum      bytes  = {0}, bound = {0};
@@ -217,10 +204,7 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
     if (status == FERRY_OK && plan->policy == FERRY_REPLICA_BALANCED) {
         status = fy_plan_draw_lines(plan, bytes.level, error);
     } else if (status == FERRY_OK) {
-        status = prepare_seed(plan, error);
-        if (status == FERRY_OK) {
-            status = charge_by_seed(plan, error);
-        }
+        status = charge_by_seed(plan, error);
     }
     if (status == FERRY_OK) {
         add_up(plan);

@@ -209,7 +209,8 @@ static ferry_status collect_route(visit *v, const fy_route *route, ferry_error *
     size_t       n_cells = 0;
     ferry_status status  = fy_route_cells_of_rank(&v->plan->routes, route, v->rank, &v->cells,
                                                   &v->cell_capacity, &n_cells, error);
-    v->statistics.layout_classes += n_cells > 0;
+    const fy_holders *dst = fy_route_dst_holders(&v->plan->routes, route);
+    v->statistics.layout_classes += n_cells > 0 || fy_holders_find(dst, v->rank) != FY_NO_SLOT;
     for (size_t i = 0; i < n_cells && status == FERRY_OK; i++) {
         uint32_t cell = v->cells[i];
         if (v->plan->policy == FERRY_REPLICA_SEED) {
@@ -356,7 +357,6 @@ static ferry_status send_to(visit *v, size_t *errand_inout, ferry_error *error)
 static ferry_status receive_own(visit *v, ferry_error *error)
 {
     ferry_status status = fy_receiver_turn(&v->receiver, v->plan, v->rank, error);
-    v->statistics.layout_classes += v->receiver.n_inlets;
     return status == FERRY_OK ? visit_received(v, error) : status;
 }
 

@@ -1,0 +1,96 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TESTS_FAILING_H
+#define FERRY_TESTS_FAILING_H
+
+/*
+ * Allocations that fail on request, beneath ferry and beneath jansson, and a count of the blocks that live.
+ * The programs of this folder are linked with --wrap for malloc and its kin, so the library's own calls
+ * end here; jansson is handed these functions.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+void *__real_malloc(size_t n_bytes);
+void *__real_calloc(size_t count, size_t item_bytes);
+void *__real_realloc(void *items, size_t n_bytes);
+void  __real_free(void *items);
+
+void *__wrap_malloc(size_t n_bytes);
+void *__wrap_calloc(size_t count, size_t item_bytes);
+void *__wrap_realloc(void *items, size_t n_bytes);
+void  __wrap_free(void *items);
+
+static int64_t failing_countdown = -1; /* allocations before the one that fails; negative: none does */
+static bool    failing_for_good;       /* all later ones fail too */
+static bool    failing_happened;
+static int64_t failing_live;
+
+static bool failing_now(void)
+{
+    if (failing_countdown < 0) {
+        return false;
+    }
+    if (failing_countdown > 0) {
+        failing_countdown--;
+        return false;
+    }
+    failing_happened  = true;
+    failing_countdown = failing_for_good ? 0 : -1;
+    return true;
+}
+
+static void *count_block(void *block)
+{
+    failing_live += block != NULL;
+    return block;
+}
+
+void *__wrap_malloc(size_t n_bytes)
+{
+    return failing_now() ? NULL : count_block(__real_malloc(n_bytes));
+}
+
+void *__wrap_calloc(size_t count, size_t item_bytes)
+{
+    return failing_now() ? NULL : count_block(__real_calloc(count, item_bytes));
+}
+
+void *__wrap_realloc(void *items, size_t n_bytes)
+{
+    if (failing_now()) {
+        return NULL;
+    }
+    void *moved = __real_realloc(items, n_bytes);
+    failing_live += items == NULL && moved != NULL;
+    return moved;
+}
+
+void __wrap_free(void *items)
+{
+    failing_live -= items != NULL;
+    __real_free(items);
+}
+
+static inline void failing_init(void)
+{
+    json_set_alloc_funcs(__wrap_malloc, __wrap_free);
+}
+
+static inline void failing_start(int64_t n_before, bool for_good)
+{
+    failing_countdown = n_before;
+    failing_for_good  = for_good;
+    failing_happened  = false;
+}
+
+/* Whether an allocation was refused since the start. */
+static inline bool failing_stop(void)
+{
+    failing_countdown = -1;
+    return failing_happened;
+}
+
+#endif

@@ -1,0 +1,360 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every function that allocates, with the first, the second, the third ... allocation refused until it
+ * succeeds: each time it must say so, leave its outputs alone and keep nothing. Once with all later
+ * allocations refused too, and once with only that one, so that whatever goes on afterwards shows.
+ */
+#include "failing.h"
+
+#include "base/alloc.h"
+
+#include "support/check.h"
+#include "support/spec.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+/* Uses everything that a spec can say. */
+static const char rich[] =
+    "{'format':'ferry.spec/1','tensors':["
+    "{'name':'embed','shape':[40,6],'dtype':'bf16'},"
+    "{'name':'l.{0}.q','count':[4],'shape':[24,6],'dtype':'bf16'},"
+    "{'name':'l.{0}.up','count':[4],'shape':[24,6],'dtype':'f32'},"
+    "{'name':'l.{0}.norm','count':[4],'shape':[6],'dtype':'f32'},"
+    "{'name':'packed','shape':[24,4],'dtype':'u8'},{'name':'ragged','shape':[13],'dtype':'u8'},"
+    "{'name':'flat','shape':[8,5],'dtype':'f32'},{'name':'cyclic','shape':[24],'dtype':'bytes:3'},"
+    "{'name':'nested','shape':[10],'dtype':'u8'},{'name':'scalar','shape':[],'dtype':'i64'},"
+    "{'name':'head','shape':[40,6],'dtype':'bf16','source':'embed'},"
+    "{'name':'qup','shape':[48,6],'dtype':'bf16','source':["
+    "{'tensor':'l.0.q','begin':[0,0],'shape':[24,6],'at':[0,0]},"
+    "{'tensor':'l.1.q','begin':[0,0],'shape':[24,6],'at':[24,0]}]}],"
+    "'source':{'mesh':[['pp',2],['dp',2],['tp',2]],"
+    "'stages':[{'match':'l.{}.*','count':4,'axis':'pp'}],'rules':["
+    "{'match':'l.*.q','shard':[{'dim':0,'axis':'tp','parts':1}]},"
+    "{'match':'l.*.up','shard':[{'dim':0,'axis':'tp','stride':2},{'dim':1,'axis':'dp'}]},"
+    "{'match':'packed','on':{'pp':-1},'shard':[{'dim':0,'axis':'tp','blocks':[8,[12,1],4]}]},"
+    "{'match':'ragged','on':{'pp':[0]},'shard':[{'dim':0,'axis':['dp','tp'],'sizes':[5,0,7,1]}]},"
+    "{'match':'flat','flat':{'axis':'dp','sizes':[9,11]},'shard':[{'dim':0,'axis':'tp'}]},"
+    "{'match':'cyclic','shard':[{'dim':0,'axis':'tp','cycle':3}]},"
+    "{'match':'nested','shard':[{'dim':0,'axis':['pp','tp'],'nested':true}]},{'match':'*'}]},"
+    "'destination':{'mesh':[['dp',3],['tp',3]],'ranks':[4,5,6,7,8,9,10,11,0],'rules':["
+    "{'match':'l.0.norm','skip':true},{'match':'flat','flat':{'axis':'tp'}},"
+    "{'match':'packed','shard':[{'dim':0,'axis':'tp','blocks':[8,[16,1]]}]},"
+    "{'match':'scalar'},{'match':'l.*.norm','on':{'dp':1}},"
+    "{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]},"
+    "'cluster':{'ranks_per_node':4,'rank_gbytes_per_s':40,'node_gbytes_per_s':100.5,'latency_us':5,"
+    "'nodes':{'1':{'rank_gbytes_per_s':20},'2':{'node_gbytes_per_s':30}}}}";
+
+/* A safetensors file of two tensors, with the eight bytes of its length in front. */
+static const char header[] = "{'w.0':{'dtype':'F32','shape':[4,2],'data_offsets':[0,32]},"
+                             "'w.1':{'dtype':'BF16','shape':[8],'data_offsets':[32,48]}}";
+static const char modelled[] =
+    "{'format':'ferry.spec/1','model':'model.safetensors',"
+    "'source':{'mesh':[['tp',2]],'rules':[{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]},"
+    "'destination':{'mesh':[['tp',4]],'rules':[{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]}}";
+
+/* What the steps work on. Texts and files are made before anything fails. */
+typedef struct scene {
+    char         folder[64];
+    char         spec_path[128], model_spec_path[128], plan_path[128], saved_path[128], out_path[128];
+    char        *text;
+    ferry_spec  *spec;
+    ferry_plan  *plan;
+    ferry_plan_options options;
+    /* What a step makes: it must be untouched by failures, and is given back after success. */
+    ferry_spec  *made_spec;
+    ferry_plan  *made_plan;
+    uint64_t     n_moves;
+    text_buffer  printed;
+    ferry_proof  proof;
+} scene;
+
+static void put_file(const char *path, const char *prefix, size_t n_prefix, const char *quoted)
+{
+    char *text   = strdup(quoted);
+    FILE *stream = fopen(path, "wb");
+    assert_non_null(stream);
+    unquote(text);
+    fwrite(prefix, 1, n_prefix, stream);
+    fwrite(text, 1, strlen(text), stream);
+    if (n_prefix > 0) {
+        static const char data[48];
+        fwrite(data, 1, sizeof data, stream);
+    }
+    fclose(stream);
+    free(text);
+}
+
+static void make_paths(scene *s)
+{
+    char model[128];
+    snprintf(s->folder, sizeof s->folder, "/tmp/ferry-fault-XXXXXX");
+    assert_non_null(mkdtemp(s->folder));
+    snprintf(s->spec_path, sizeof s->spec_path, "%s/spec.json", s->folder);
+    snprintf(s->model_spec_path, sizeof s->model_spec_path, "%s/model-spec.json", s->folder);
+    snprintf(s->plan_path, sizeof s->plan_path, "%s/plan.json", s->folder);
+    snprintf(s->saved_path, sizeof s->saved_path, "%s/saved.plan", s->folder);
+    snprintf(s->out_path, sizeof s->out_path, "%s/out.plan", s->folder);
+    snprintf(model, sizeof model, "%s/model.safetensors", s->folder);
+    char length[8] = {(char)strlen(header)};
+    put_file(model, length, sizeof length, header);
+    put_file(s->spec_path, NULL, 0, rich);
+    put_file(s->model_spec_path, NULL, 0, modelled);
+}
+
+static int make_scene(void **state)
+{
+    static scene s;
+    ferry_error  error;
+    s = (scene){.options = FERRY_PLAN_OPTIONS_INIT};
+    make_paths(&s);
+    s.text = strdup(rich);
+    unquote(s.text);
+    must(ferry_spec_parse(s.text, strlen(s.text), "spec", &s.spec, &error), &error);
+    must(ferry_plan_create(s.spec, NULL, &s.plan, &error), &error);
+    must(ferry_plan_save(s.plan, s.saved_path, &error), &error);
+    text_buffer printed = print_plan(s.plan);
+    FILE       *stream  = fopen(s.plan_path, "wb");
+    fwrite(printed.bytes, 1, printed.used, stream);
+    fclose(stream);
+    text_cleanup(&printed);
+    *state = &s;
+    return 0;
+}
+
+static int remove_scene(void **state)
+{
+    scene *s = *state;
+    char   command[100];
+    ferry_plan_destroy(s->plan);
+    ferry_spec_destroy(s->spec);
+    free(s->text);
+    snprintf(command, sizeof command, "rm -r %s", s->folder);
+    return system(command);
+}
+
+static ferry_status parse_spec(scene *s, ferry_error *error)
+{
+    return ferry_spec_parse(s->text, strlen(s->text), "spec", &s->made_spec, error);
+}
+
+static ferry_status load_spec(scene *s, ferry_error *error)
+{
+    return ferry_spec_load(s->spec_path, &s->made_spec, error);
+}
+
+static ferry_status load_model_spec(scene *s, ferry_error *error)
+{
+    return ferry_spec_load(s->model_spec_path, &s->made_spec, error);
+}
+
+static ferry_status create_balanced(scene *s, ferry_error *error)
+{
+    return ferry_plan_create(s->spec, NULL, &s->made_plan, error);
+}
+
+static ferry_status create_seed(scene *s, ferry_error *error)
+{
+    s->options.replica = FERRY_REPLICA_SEED;
+    return ferry_plan_create(s->spec, &s->options, &s->made_plan, error);
+}
+
+static ferry_status create_subset(scene *s, ferry_error *error)
+{
+    s->options.subset = "l.*";
+    return ferry_plan_create(s->spec, &s->options, &s->made_plan, error);
+}
+
+static ferry_status count_move(void *context, const ferry_move *move)
+{
+    scene *s = context;
+    s->n_moves += move->bytes > 0;
+    return FERRY_OK;
+}
+
+static ferry_status visit_all(scene *s, ferry_error *error)
+{
+    return ferry_plan_visit(s->plan, FERRY_ALL_RANKS, count_move, s, NULL, error);
+}
+
+static ferry_status visit_receiver(scene *s, ferry_error *error)
+{
+    return ferry_plan_visit(s->plan, 9, count_move, s, NULL, error);
+}
+
+static ferry_status visit_sender(scene *s, ferry_error *error)
+{
+    return ferry_plan_visit(s->plan, 0, count_move, s, NULL, error);
+}
+
+static int collect(void *context, const char *bytes, size_t n_bytes)
+{
+    int64_t countdown = failing_countdown; /* the test's own memory does not fail */
+    failing_countdown = -1;
+    text_append(context, bytes, n_bytes);
+    failing_countdown = countdown;
+    return 0;
+}
+
+static ferry_status write_json(scene *s, ferry_error *error)
+{
+    s->printed.used = 0;
+    return ferry_plan_write_json(s->plan, NULL, collect, &s->printed, error);
+}
+
+static ferry_status save(scene *s, ferry_error *error)
+{
+    return ferry_plan_save(s->plan, s->out_path, error);
+}
+
+static ferry_status load(scene *s, ferry_error *error)
+{
+    return ferry_plan_load(s->saved_path, &s->made_plan, error);
+}
+
+static ferry_status prove(scene *s, ferry_error *error)
+{
+    s->proof = (ferry_proof)FERRY_PROOF_INIT;
+    return ferry_prove_plan(s->spec_path, s->plan_path, &s->proof, error);
+}
+
+typedef struct step {
+    const char *name;
+    ferry_status (*run)(scene *s, ferry_error *error);
+} step;
+
+static const step steps[] = {
+    {"parse a spec", parse_spec},
+    {"load a spec", load_spec},
+    {"load a spec with a model", load_model_spec},
+    {"plan, balanced", create_balanced},
+    {"plan, seed", create_seed},
+    {"plan a subset", create_subset},
+    {"visit all", visit_all},
+    {"visit a receiver", visit_receiver},
+    {"visit a sender", visit_sender},
+    {"write JSON", write_json},
+    {"save", save},
+    {"load", load},
+    {"prove", prove},
+};
+
+/* What a step made is right, or there is nothing. */
+static void check_outcome(const step *t, const scene *s, bool made)
+{
+    char digest[33], expected[33];
+    check_row(t->name, made || (s->made_spec == NULL && s->made_plan == NULL));
+    check_row(t->name, made || access(s->out_path, F_OK) != 0);
+    check_row(t->name, made || s->proof.n_moves == 0);
+    if (s->made_spec != NULL) {
+        size_t n = ferry_spec_tensor_count(s->made_spec);
+        check_row(t->name, n == (t->run == load_model_spec ? 2 : ferry_spec_tensor_count(s->spec)));
+    }
+    if (t->run == load || t->run == create_balanced) {
+        ferry_plan_digest(s->plan, expected);
+        memcpy(digest, expected, sizeof digest);
+        if (s->made_plan != NULL) {
+            ferry_plan_digest(s->made_plan, digest);
+        }
+        check_row(t->name, strcmp(digest, expected) == 0);
+    }
+}
+
+static void give_back(scene *s)
+{
+    ferry_spec_destroy(s->made_spec);
+    ferry_plan_destroy(s->made_plan);
+    unlink(s->out_path);
+    s->made_spec = NULL;
+    s->made_plan = NULL;
+    s->options   = (ferry_plan_options)FERRY_PLAN_OPTIONS_INIT;
+    s->proof     = (ferry_proof)FERRY_PROOF_INIT;
+    s->n_moves   = 0;
+    text_cleanup(&s->printed);
+}
+
+/* The output file may not stay behind under its temporary name either. */
+static size_t count_files(const scene *s)
+{
+    char  command[100], line[20] = "";
+    FILE *pipe;
+    snprintf(command, sizeof command, "ls %s | wc -l", s->folder);
+    pipe = popen(command, "r");
+    check_row(s->folder, fgets(line, sizeof line, pipe) != NULL);
+    pclose(pipe);
+    return strtoul(line, NULL, 10);
+}
+
+/* One run with allocation n refused. False when the step did not get that far. */
+static bool run_failing(const step *t, scene *s, int64_t n, bool for_good)
+{
+    ferry_error error    = {""};
+    int64_t     live     = failing_live;
+    failing_start(n, for_good);
+    ferry_status status  = t->run(s, &error);
+    bool         refused = failing_stop();
+    check_outcome(t, s, status == FERRY_OK);
+    if (refused && status != FERRY_ERR_NO_MEMORY) {
+        fail_msg("row \"%s\": allocation %lld %s refused: %s: %s", t->name, (long long)n,
+                 for_good ? "and all later ones" : "alone", ferry_status_name(status), error.message);
+    }
+    check_row(t->name, refused || status == FERRY_OK);
+    check_row(t->name, status == FERRY_OK || strlen(error.message) > 10);
+    give_back(s);
+    if (failing_live != live) {
+        fail_msg("row \"%s\": allocation %lld refused: %lld blocks are kept", t->name, (long long)n,
+                 (long long)(failing_live - live));
+    }
+    return refused;
+}
+
+static void run_step(const step *t, scene *s)
+{
+    size_t n_files = count_files(s);
+    for (int for_good = 0; for_good < 2; for_good++) {
+        int64_t n = 0;
+        while (run_failing(t, s, n, for_good == 1)) {
+            n++;
+        }
+        check_row(t->name, n > 0);
+        print_message("%s: %lld allocations\n", t->name, (long long)n);
+    }
+    check_row(t->name, count_files(s) == n_files);
+}
+
+static void test_steps(void **state)
+{
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        run_step(&steps[i], *state);
+    }
+}
+
+/* The library's own switch, which other programs can use without linking like this one. */
+static void test_own_switch(void **state)
+{
+    scene *s = *state;
+    for (int64_t n = 0;; n++) {
+        ferry_error  error = {""};
+        ferry_plan  *plan  = NULL;
+        fy_alloc_fail_after(n);
+        ferry_status status = ferry_plan_create(s->spec, NULL, &plan, &error);
+        fy_alloc_fail_after(-1);
+        if (status == FERRY_OK) {
+            assert_true(n > 50);
+            ferry_plan_destroy(plan);
+            return;
+        }
+        check_status("plan", FERRY_ERR_NO_MEMORY, status, &error);
+        check_row("plan", plan == NULL && strlen(error.message) > 10);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_own_switch),
+    };
+    failing_init();
+    return cmocka_run_group_tests(tests, make_scene, remove_scene);
+}
