@@ -5,7 +5,8 @@
 /*
  * Allocations that fail on request, beneath ferry and beneath jansson, and a count of the blocks that live.
  * The programs of this folder are linked with --wrap for malloc and its kin, so the library's own calls
- * end here; jansson is handed these functions.
+ * end here; jansson is handed these functions. Its parser is spared: it takes a refusal for a syntax
+ * error, or asserts.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,6 +19,9 @@ void *__real_calloc(size_t count, size_t item_bytes);
 void *__real_realloc(void *items, size_t n_bytes);
 void  __real_free(void *items);
 
+json_t *__real_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error);
+
+json_t *__wrap_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error);
 void *__wrap_malloc(size_t n_bytes);
 void *__wrap_calloc(size_t count, size_t item_bytes);
 void *__wrap_realloc(void *items, size_t n_bytes);
@@ -27,10 +31,11 @@ static int64_t failing_countdown = -1; /* allocations before the one that fails;
 static bool    failing_for_good;       /* all later ones fail too */
 static bool    failing_happened;
 static int64_t failing_live;
+static bool    failing_spares; /* inside jansson's parser */
 
 static bool failing_now(void)
 {
-    if (failing_countdown < 0) {
+    if (failing_countdown < 0 || failing_spares) {
         return false;
     }
     if (failing_countdown > 0) {
@@ -72,6 +77,14 @@ void __wrap_free(void *items)
 {
     failing_live -= items != NULL;
     __real_free(items);
+}
+
+json_t *__wrap_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error)
+{
+    failing_spares = true;
+    json_t *json   = __real_json_loadb(text, length, flags, error);
+    failing_spares = false;
+    return json;
 }
 
 static inline void failing_init(void)

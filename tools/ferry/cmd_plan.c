@@ -263,9 +263,9 @@ static void print_row(const row *r)
 
 enum { ALL_ROWS = 16, BUSIEST_ROWS = 8 };
 
-static void print_ranks(const row *rows, uint32_t n, bool all)
+static void print_ranks(const char *title, const row *rows, uint32_t n)
 {
-    printf("\n%s\n", all ? "Every rank:" : "The busiest ranks:");
+    printf("\n%s\n", title);
     printf("  %8s  %12s  %12s  %12s  %12s\n", "rank", "in", "out", "local", "moves in");
     for (uint32_t i = 0; i < n; i++) {
         print_row(&rows[i]);
@@ -335,11 +335,9 @@ static void print_totals(const ferry_plan *plan, const ferry_plan_totals *totals
     printf("digest %s\n", digest);
 }
 
-static ferry_status list_rows(const request *r, const ferry_plan *plan, row *rows,
-                              ferry_error *error)
+static ferry_status list_rows(const ferry_plan *plan, row *rows, ferry_error *error)
 {
     uint32_t n = ferry_plan_world_size(plan);
-    (void)r;
     for (uint32_t i = 0; i < n; i++) {
         rows[i]             = (row){.rank = i, .bytes = FERRY_RANK_BYTES_INIT};
         ferry_status status = ferry_plan_get_rank_bytes(plan, i, &rows[i].bytes, error);
@@ -381,13 +379,13 @@ static int print_table(const request *r, const ferry_plan *plan)
     if (ferry_plan_get_totals(plan, &totals, &error) != FERRY_OK ||
         ferry_plan_get_statistics(plan, &statistics, &error) != FERRY_OK ||
         ferry_plan_get_bound(plan, &bound, &error) != FERRY_OK ||
-        list_rows(r, plan, rows, &error) != FERRY_OK) {
+        list_rows(plan, rows, &error) != FERRY_OK) {
         status = fail("plan", error.message);
         goto out;
     }
     print_totals(plan, &totals, &statistics);
     if (r->has_rank) {
-        print_ranks(&rows[r->rank], 1, false);
+        print_ranks("This rank:", &rows[r->rank], 1);
         printf("\nIts moves:\n  %10s  %6s    %-6s  %12s  tensor [destination box]\n", "id", "from", "to",
                "bytes");
         if (ferry_plan_visit(plan, r->rank, print_move, NULL, NULL, &error) != FERRY_OK) {
@@ -395,10 +393,10 @@ static int print_table(const request *r, const ferry_plan *plan)
             goto out;
         }
     } else if (n <= ALL_ROWS) {
-        print_ranks(rows, n, true);
+        print_ranks("Every rank:", rows, n);
     } else {
         qsort(rows, n, sizeof *rows, compare_busy);
-        print_ranks(rows, BUSIEST_ROWS, false);
+        print_ranks("The busiest ranks:", rows, BUSIEST_ROWS);
     }
     print_bound(&bound);
     if (!r->has_rank) {
