@@ -1,7 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long planning takes, from the text of a spec to the finished moves of one rank or of all. Each case
- * runs in a process of its own, so that its peak memory is its own; times are medians of several runs.
+ * How long planning takes, from the text of a spec to the finished moves of one rank or of all.
+ * Each case runs in a process of its own, so that its peak memory is its own; times are medians of
+ * several runs.
  *
  *     bench_plan [--json FILE] [--runs N] [--examples FOLDER]
  */
@@ -32,9 +33,9 @@ typedef struct bench_case {
     const char *name;
     const char *path; /* of a spec file; NULL: the dense model below */
     uint32_t    n_ranks;
-    bool        all; /* all moves, not one rank's */
+    bool        all;     /* all moves, not one rank's */
     bool        summary; /* no moves: bytes of all ranks and the bound */
-    bool        last; /* plan the last rank of the destination */
+    bool        last;    /* plan the last rank of the destination */
 } bench_case;
 
 static double now(void)
@@ -45,8 +46,8 @@ static double now(void)
 }
 
 /*
- * A dense model of 80 layers x 6 tensors, from TP8 x DP on the first half of the ranks to TP4 x DP on the
- * second: the bytes per destination rank stay the same at any number of ranks.
+ * A dense model of 80 layers x 6 tensors, from TP8 x DP on the first half of the ranks to TP4 x DP
+ * on the second: the bytes per destination rank stay the same at any number of ranks.
  */
 static void dense_spec(char *text, uint32_t n_ranks)
 {
@@ -54,12 +55,17 @@ static void dense_spec(char *text, uint32_t n_ranks)
     snprintf(
         text, SPEC_BYTES,
         "{\"format\":\"ferry.spec/1\",\"tensors\":["
-        "{\"name\":\"layers.{0}.qkv.weight\",\"count\":[80],\"shape\":[10240,8192],\"dtype\":\"bf16\"},"
-        "{\"name\":\"layers.{0}.proj.weight\",\"count\":[80],\"shape\":[8192,8192],\"dtype\":\"bf16\"},"
-        "{\"name\":\"layers.{0}.fc1.weight\",\"count\":[80],\"shape\":[57344,8192],\"dtype\":\"bf16\"},"
-        "{\"name\":\"layers.{0}.fc2.weight\",\"count\":[80],\"shape\":[8192,28672],\"dtype\":\"bf16\"},"
+        "{\"name\":\"layers.{0}.qkv.weight\",\"count\":[80],\"shape\":[10240,8192],\"dtype\":"
+        "\"bf16\"},"
+        "{\"name\":\"layers.{0}.proj.weight\",\"count\":[80],\"shape\":[8192,8192],\"dtype\":"
+        "\"bf16\"},"
+        "{\"name\":\"layers.{0}.fc1.weight\",\"count\":[80],\"shape\":[57344,8192],\"dtype\":"
+        "\"bf16\"},"
+        "{\"name\":\"layers.{0}.fc2.weight\",\"count\":[80],\"shape\":[8192,28672],\"dtype\":"
+        "\"bf16\"},"
         "{\"name\":\"layers.{0}.norm1.weight\",\"count\":[80],\"shape\":[8192],\"dtype\":\"bf16\"},"
-        "{\"name\":\"layers.{0}.norm2.weight\",\"count\":[80],\"shape\":[8192],\"dtype\":\"bf16\"}],"
+        "{\"name\":\"layers.{0}.norm2.weight\",\"count\":[80],\"shape\":[8192],\"dtype\":\"bf16\"}]"
+        ","
         "\"source\":{\"mesh\":[[\"dp\",%u],[\"tp\",8]],\"rules\":["
         "{\"match\":\"*.qkv.*\",\"shard\":[{\"dim\":0,\"axis\":\"tp\"}]},"
         "{\"match\":\"*.fc1.*\",\"shard\":[{\"dim\":0,\"axis\":\"tp\",\"stride\":2}]},"
@@ -88,16 +94,16 @@ static bool run_once(const bench_case *c, const char *text, measure *m)
     ferry_plan_totals      totals     = FERRY_PLAN_TOTALS_INIT;
     ferry_visit_statistics statistics = FERRY_VISIT_STATISTICS_INIT;
     uint64_t               sum        = 0;
-    ferry_status status = c->path == NULL
-                              ? ferry_spec_parse(text, strlen(text), c->name, &spec, &error)
-                              : ferry_spec_load(c->path, &spec, &error);
+    ferry_status           status     = c->path == NULL
+                                            ? ferry_spec_parse(text, strlen(text), c->name, &spec, &error)
+                                            : ferry_spec_load(c->path, &spec, &error);
     if (status == FERRY_OK) {
         status = ferry_plan_create(spec, NULL, &plan, &error);
     }
     if (status == FERRY_OK && !c->summary) {
         uint32_t rank = c->last ? ferry_plan_world_size(plan) - 1 : 0;
-        status        = ferry_plan_visit(plan, c->all ? FERRY_ALL_RANKS : rank, take, &sum,
-                                         &statistics, &error);
+        status = ferry_plan_visit(plan, c->all ? FERRY_ALL_RANKS : rank, take, &sum, &statistics,
+                                  &error);
     }
     if (status == FERRY_OK) {
         status = ferry_plan_get_totals(plan, &totals, &error);
@@ -152,14 +158,15 @@ static bool run_case(const bench_case *c, int n_runs, measure *m)
 
 static void print_json(FILE *json, const bench_case *c, const measure *m, int n_runs, bool first)
 {
-    fprintf(json,
-            "%s\n  {\"case\": \"%s\", \"runs\": %d, \"median_s\": %.6g, \"min_s\": %.6g, \"max_s\": "
-            "%.6g, \"peak_kib\": %ld, \"plan_moves\": %llu, \"moves_visited\": %llu, \"peers\": %llu, "
-            "\"layout_classes\": %llu}",
-            first ? "" : ",", c->name, n_runs, m->seconds[n_runs / 2], m->seconds[0],
-            m->seconds[n_runs - 1], m->peak_kib, (unsigned long long)m->moves,
-            (unsigned long long)m->visited, (unsigned long long)m->peers,
-            (unsigned long long)m->classes);
+    fprintf(
+        json,
+        "%s\n  {\"case\": \"%s\", \"runs\": %d, \"median_s\": %.6g, \"min_s\": %.6g, \"max_s\": "
+        "%.6g, \"peak_kib\": %ld, \"plan_moves\": %llu, \"moves_visited\": %llu, \"peers\": %llu, "
+        "\"layout_classes\": %llu}",
+        first ? "" : ",", c->name, n_runs, m->seconds[n_runs / 2], m->seconds[0],
+        m->seconds[n_runs - 1], m->peak_kib, (unsigned long long)m->moves,
+        (unsigned long long)m->visited, (unsigned long long)m->peers,
+        (unsigned long long)m->classes);
 }
 
 static const bench_case cases[] = {
@@ -174,7 +181,9 @@ static const bench_case cases[] = {
     {.name = "dense, one sender of 1024", .n_ranks = 1024},
     {.name = "dense, one sender of 16384", .n_ranks = 16384},
     {.name = "kimi-k2 16384, own plan of the first rank", .path = "kimi-k2-16384.json"},
-    {.name = "kimi-k2 16384, own plan of the last rank", .path = "kimi-k2-16384.json", .last = true},
+    {.name = "kimi-k2 16384, own plan of the last rank",
+     .path = "kimi-k2-16384.json",
+     .last = true},
     {.name = "kimi-k2 16384, summary of all ranks", .path = "kimi-k2-16384.json", .summary = true},
     {.name    = "kimi-k2 16384 -> 16384 disjoint, summary",
      .path    = "kimi-k2-16384-disjoint.json",
@@ -206,8 +215,8 @@ int main(int argc, char **argv)
         return 1;
     }
     int status = 0;
-    printf("%-46s %10s %10s %10s %9s %10s %8s\n", "case", "median ms", "min ms", "max ms", "peak MiB",
-           "visited", "peers");
+    printf("%-46s %10s %10s %10s %9s %10s %8s\n", "case", "median ms", "min ms", "max ms",
+           "peak MiB", "visited", "peers");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         bench_case c = cases[i];
         char       path[1024];

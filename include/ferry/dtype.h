@@ -10,7 +10,8 @@
 
 FERRY_BEGIN_DECLS
 
-/* Every element type with its name in ferry's files, its name in safetensors files, and its bits. */
+/* Every element type with its name in ferry's files, its name in safetensors files, and its bits.
+ */
 #define FERRY_DTYPE_MAP(X)                                                                         \
     X(F64, 1, "f64", "F64", 64)                                                                    \
     X(F32, 2, "f32", "F32", 32)                                                                    \

@@ -2,7 +2,8 @@
 #ifndef FERRY_EXPORT_H
 #define FERRY_EXPORT_H
 
-/* What is marked FERRY_API is the whole public surface: everything else stays inside the library. */
+/* What is marked FERRY_API is the whole public surface: everything else stays inside the library.
+ */
 #if defined(__GNUC__)
 #define FERRY_API __attribute__((visibility("default")))
 #else

@@ -6,16 +6,16 @@
  * ferry carries the weights of a sharded model from one parallel layout to another.
  *
  * Order of arguments, everywhere: the object, what goes in, what comes out (names end in _out), the
- * error. A function that can fail returns a ferry_status and takes a caller-owned ferry_error, which may
- * be NULL. Outputs are written on success only. Misuse is a status too: the library never ends its
- * caller's process and prints nothing unless asked.
+ * error. A function that can fail returns a ferry_status and takes a caller-owned ferry_error,
+ * which may be NULL. Outputs are written on success only. Misuse is a status too: the library never
+ * ends its caller's process and prints nothing unless asked.
  *
- * Threads: a handle is used by one thread at a time, different handles freely. What a type's comment calls
- * immutable may be used by several threads at once. Callbacks run inside the call that they are given to,
- * on the caller's thread.
+ * Threads: a handle is used by one thread at a time, different handles freely. What a type's
+ * comment calls immutable may be used by several threads at once. Callbacks run inside the call
+ * that they are given to, on the caller's thread.
  *
- * Structs with a struct_size are made with their _INIT value; fields are only ever appended. destroy
- * functions take NULL.
+ * Structs with a struct_size are made with their _INIT value; fields are only ever appended.
+ * destroy functions take NULL.
  */
 
 #define FERRY_VERSION_MAJOR 0

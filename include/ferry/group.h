@@ -38,8 +38,8 @@ FERRY_API size_t ferry_group_size(const ferry_group *group);
 FERRY_API uint32_t ferry_group_rank_at(const ferry_group *group, size_t index);
 
 /*
- * The position of rank in the group (the reference's _get_rank_in_group). A rank that is no member is
- * FERRY_ERR_INVALID_INPUT, and the sentence names the rank and the group.
+ * The position of rank in the group (the reference's _get_rank_in_group). A rank that is no member
+ * is FERRY_ERR_INVALID_INPUT, and the sentence names the rank and the group.
  */
 FERRY_API ferry_status ferry_rank_in_group(uint32_t rank, const ferry_group *group,
                                            size_t *index_out, ferry_error *error);

@@ -17,10 +17,10 @@ FERRY_BEGIN_DECLS
 #define FERRY_MAX_DIMS 8
 
 /*
- * A plan says which box of which tensor goes from which rank to which. It is a function of its inputs
- * alone: every rank that makes it gets the same moves, task ids and digest. It keeps layout classes,
- * not moves: moves are made while they are visited, and a plan of thousands of ranks is small. A plan is
- * immutable; several threads may use it.
+ * A plan says which box of which tensor goes from which rank to which. It is a function of its
+ * inputs alone: every rank that makes it gets the same moves, task ids and digest. It keeps layout
+ * classes, not moves: moves are made while they are visited, and a plan of thousands of ranks is
+ * small. A plan is immutable; several threads may use it.
  */
 typedef struct ferry_plan ferry_plan;
 
@@ -33,27 +33,30 @@ typedef enum ferry_replica_policy {
 } ferry_replica_policy;
 
 typedef struct ferry_plan_options {
-    size_t struct_size;
-    uint32_t replica;   /* a ferry_replica_policy */
-    const char *subset; /* only destination tensors that fit this pattern (* and ?); NULL: all */
+    size_t      struct_size;
+    uint32_t    replica; /* a ferry_replica_policy */
+    const char *subset;  /* only destination tensors that fit this pattern (* and ?); NULL: all */
 } ferry_plan_options;
 
-#define FERRY_PLAN_OPTIONS_INIT {sizeof(ferry_plan_options), FERRY_REPLICA_BALANCED, NULL}
+#define FERRY_PLAN_OPTIONS_INIT                                                                    \
+    {                                                                                              \
+        sizeof(ferry_plan_options), FERRY_REPLICA_BALANCED, NULL                                   \
+    }
 
 /* One box of one tensor from one rank to another, or to itself. */
 typedef struct ferry_move {
-    uint64_t task_id;
+    uint64_t    task_id;
     const char *tensor;
     const char *source; /* the tensor that it is fed from, where the spec names one; else NULL */
     ferry_dtype dtype;
-    uint32_t from;
-    uint32_t to;
-    uint32_t n_dims;                    /* of the receiver's shard */
-    uint64_t dst_begin[FERRY_MAX_DIMS]; /* in the receiver's local shard */
-    uint64_t length[FERRY_MAX_DIMS];
+    uint32_t    from;
+    uint32_t    to;
+    uint32_t    n_dims;                    /* of the receiver's shard */
+    uint64_t    dst_begin[FERRY_MAX_DIMS]; /* in the receiver's local shard */
+    uint64_t    length[FERRY_MAX_DIMS];
     /*
-     * The same for the sender's shard. It differs only where tensors are stacked: the lengths are those of
-     * the receiver with leading ones added or taken away.
+     * The same for the sender's shard. It differs only where tensors are stacked: the lengths are
+     * those of the receiver with leading ones added or taken away.
      */
     uint32_t src_n_dims;
     uint64_t src_begin[FERRY_MAX_DIMS];
@@ -62,48 +65,58 @@ typedef struct ferry_move {
 } ferry_move;
 
 typedef struct ferry_plan_totals {
-    size_t struct_size;
+    size_t   struct_size;
     uint64_t n_moves;
     uint64_t moved_bytes; /* between ranks */
     uint64_t local_bytes; /* from a rank to itself */
 } ferry_plan_totals;
 
-#define FERRY_PLAN_TOTALS_INIT {sizeof(ferry_plan_totals), 0, 0, 0}
+#define FERRY_PLAN_TOTALS_INIT                                                                     \
+    {                                                                                              \
+        sizeof(ferry_plan_totals), 0, 0, 0                                                         \
+    }
 
 typedef struct ferry_rank_bytes {
-    size_t struct_size;
+    size_t   struct_size;
     uint64_t in;
     uint64_t out;
     uint64_t local;
     uint64_t n_moves; /* moves that this rank receives, self moves included */
 } ferry_rank_bytes;
 
-#define FERRY_RANK_BYTES_INIT {sizeof(ferry_rank_bytes), 0, 0, 0, 0}
+#define FERRY_RANK_BYTES_INIT                                                                      \
+    {                                                                                              \
+        sizeof(ferry_rank_bytes), 0, 0, 0, 0                                                       \
+    }
 
 /* Which limit decides the lower bound of a plan. */
 typedef enum ferry_bound_reason {
-    FERRY_BOUND_NONE = 0, /* nothing travels */
-    FERRY_BOUND_EGRESS = 1,
-    FERRY_BOUND_INGRESS = 2,
-    FERRY_BOUND_NODE_EGRESS = 3,
+    FERRY_BOUND_NONE         = 0, /* nothing travels */
+    FERRY_BOUND_EGRESS       = 1,
+    FERRY_BOUND_INGRESS      = 2,
+    FERRY_BOUND_NODE_EGRESS  = 3,
     FERRY_BOUND_NODE_INGRESS = 4
 } ferry_bound_reason;
 
 /* No plan without relays can be faster on this cluster, whichever replicas it chose. */
 typedef struct ferry_plan_bound {
-    size_t struct_size;
-    uint32_t reason;       /* a ferry_bound_reason */
-    uint32_t rank;         /* the rank that decides; of a node, its first */
-    bool has_seconds;      /* false without a cluster */
-    double seconds;
-    double busiest_bytes;  /* the least that the busiest sender can send, with any choice of replicas */
+    size_t   struct_size;
+    uint32_t reason;      /* a ferry_bound_reason */
+    uint32_t rank;        /* the rank that decides; of a node, its first */
+    bool     has_seconds; /* false without a cluster */
+    double   seconds;
+    double
+        busiest_bytes; /* the least that the busiest sender can send, with any choice of replicas */
 } ferry_plan_bound;
 
-#define FERRY_PLAN_BOUND_INIT {sizeof(ferry_plan_bound), 0, 0, false, 0, 0}
+#define FERRY_PLAN_BOUND_INIT                                                                      \
+    {                                                                                              \
+        sizeof(ferry_plan_bound), 0, 0, false, 0, 0                                                \
+    }
 
 /* What planning touched: the cost of a rank's plan is its own moves + layout classes x peers. */
 typedef struct ferry_plan_statistics {
-    size_t struct_size;
+    size_t   struct_size;
     uint64_t n_tensors;      /* destination tensors in the plan */
     uint64_t layout_classes; /* distinct pairs of placements */
     uint64_t replica_sets;   /* distinct sets of ranks that hold the same bytes */
@@ -111,11 +124,15 @@ typedef struct ferry_plan_statistics {
     uint64_t cuts;           /* places where the load of one replica set passes to the next rank */
 } ferry_plan_statistics;
 
-#define FERRY_PLAN_STATISTICS_INIT {sizeof(ferry_plan_statistics), 0, 0, 0, 0, 0}
+#define FERRY_PLAN_STATISTICS_INIT                                                                 \
+    {                                                                                              \
+        sizeof(ferry_plan_statistics), 0, 0, 0, 0, 0                                               \
+    }
 
 /*
  * Plans a spec. FERRY_ERR_INVALID_PLAN or FERRY_ERR_INVALID_INPUT name the tensor, the side and the
- * numbers; a plan that moves and copies nothing at all is FERRY_ERR_INVALID_PLAN. options may be NULL.
+ * numbers; a plan that moves and copies nothing at all is FERRY_ERR_INVALID_PLAN. options may be
+ * NULL.
  */
 FERRY_API ferry_status ferry_plan_create(const ferry_spec *spec, const ferry_plan_options *options,
                                          ferry_plan **plan_out, ferry_error *error);
@@ -135,9 +152,9 @@ FERRY_API ferry_status ferry_plan_get_rank_bytes(const ferry_plan *plan, uint32_
                                                  ferry_rank_bytes *bytes_out, ferry_error *error);
 FERRY_API ferry_status ferry_plan_get_bound(const ferry_plan *plan, ferry_plan_bound *bound_out,
                                             ferry_error *error);
-FERRY_API ferry_status ferry_plan_get_statistics(const ferry_plan *plan,
+FERRY_API ferry_status ferry_plan_get_statistics(const ferry_plan      *plan,
                                                  ferry_plan_statistics *statistics_out,
-                                                 ferry_error *error);
+                                                 ferry_error           *error);
 
 /*
  * Is handed each move; the move and its texts live until the call returns (the texts as long as the
@@ -149,49 +166,54 @@ typedef ferry_status (*ferry_move_visitor)(void *context, const ferry_move *move
 
 /* What a visit touched. peers: other ranks that this rank exchanges moves with. */
 typedef struct ferry_visit_statistics {
-    size_t struct_size;
+    size_t   struct_size;
     uint64_t peers;
     uint64_t layout_classes; /* those that the rank takes part in */
     uint64_t moves_visited;  /* handed over, and looked at on the way to a task id */
 } ferry_visit_statistics;
 
-#define FERRY_VISIT_STATISTICS_INIT {sizeof(ferry_visit_statistics), 0, 0, 0}
+#define FERRY_VISIT_STATISTICS_INIT                                                                \
+    {                                                                                              \
+        sizeof(ferry_visit_statistics), 0, 0, 0                                                    \
+    }
 
 /* "egress", "node_ingress", ...: the words of ferry.plan/1; "none" for any other number. */
 FERRY_API const char *ferry_bound_reason_name(uint32_t reason);
 
 /*
- * Visits in order of task ids: the moves that rank sends or receives, or all with FERRY_ALL_RANKS. The
- * moves of other ranks are not made on the way. statistics_out may be NULL.
+ * Visits in order of task ids: the moves that rank sends or receives, or all with FERRY_ALL_RANKS.
+ * The moves of other ranks are not made on the way. statistics_out may be NULL.
  */
 FERRY_API ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank,
                                         ferry_move_visitor visitor, void *context,
-                                        ferry_visit_statistics *statistics_out,
-                                        ferry_error *error);
+                                        ferry_visit_statistics *statistics_out, ferry_error *error);
 
 /* What to print of a plan. */
 typedef struct ferry_plan_json_options {
-    size_t struct_size;
-    uint32_t rank;  /* only this rank's moves, or FERRY_ALL_RANKS */
-    bool summary;   /* no moves */
+    size_t   struct_size;
+    uint32_t rank;    /* only this rank's moves, or FERRY_ALL_RANKS */
+    bool     summary; /* no moves */
 } ferry_plan_json_options;
 
-#define FERRY_PLAN_JSON_OPTIONS_INIT {sizeof(ferry_plan_json_options), FERRY_ALL_RANKS, false}
+#define FERRY_PLAN_JSON_OPTIONS_INIT                                                               \
+    {                                                                                              \
+        sizeof(ferry_plan_json_options), FERRY_ALL_RANKS, false                                    \
+    }
 
 /* Streams ferry.plan/1; options may be NULL. */
-FERRY_API ferry_status ferry_plan_write_json(const ferry_plan *plan,
+FERRY_API ferry_status ferry_plan_write_json(const ferry_plan              *plan,
                                              const ferry_plan_json_options *options,
                                              ferry_write_fn write, void *context,
                                              ferry_error *error);
 
 /*
  * Saves what the plan is made from and its digest, not its moves: small whatever the model's size.
- * Loading plans again and fails with FERRY_ERR_DIGEST if the outcome is not the plan that was saved.
+ * Loading plans again and fails with FERRY_ERR_DIGEST if the outcome is not the plan that was
+ * saved.
  */
 FERRY_API ferry_status ferry_plan_save(const ferry_plan *plan, const char *path,
                                        ferry_error *error);
-FERRY_API ferry_status ferry_plan_load(const char *path, ferry_plan **plan_out,
-                                       ferry_error *error);
+FERRY_API ferry_status ferry_plan_load(const char *path, ferry_plan **plan_out, ferry_error *error);
 
 FERRY_END_DECLS
 

@@ -11,18 +11,18 @@
 FERRY_BEGIN_DECLS
 
 /*
- * Two layouts of one model: a parsed ferry.spec/1 (docs/formats.md). Immutable once made; may be used
- * from several threads. A plan keeps its own reference, so the order of destruction is free.
+ * Two layouts of one model: a parsed ferry.spec/1 (docs/formats.md). Immutable once made; may be
+ * used from several threads. A plan keeps its own reference, so the order of destruction is free.
  */
 typedef struct ferry_spec ferry_spec;
 
-/* Parses text. A spec that names a model file needs ferry_spec_load. name stands in error sentences. */
+/* Parses text. A spec that names a model file needs ferry_spec_load. name stands in error
+ * sentences. */
 FERRY_API ferry_status ferry_spec_parse(const char *text, size_t length, const char *name,
                                         ferry_spec **spec_out, ferry_error *error);
 
 /* Reads a spec from a file, and the headers of the model that it names, relative to that file. */
-FERRY_API ferry_status ferry_spec_load(const char *path, ferry_spec **spec_out,
-                                       ferry_error *error);
+FERRY_API ferry_status ferry_spec_load(const char *path, ferry_spec **spec_out, ferry_error *error);
 
 FERRY_API size_t ferry_spec_tensor_count(const ferry_spec *spec);
 

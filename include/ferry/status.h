@@ -7,9 +7,9 @@
 FERRY_BEGIN_DECLS
 
 /*
- * Every status, its number and its sentence. MISUSE is a mistake in the calling program; every other
- * error is a fact about the input, the machine or the peers. Numbers never change; new ones are
- * appended, so a caller needs a default branch.
+ * Every status, its number and its sentence. MISUSE is a mistake in the calling program; every
+ * other error is a fact about the input, the machine or the peers. Numbers never change; new ones
+ * are appended, so a caller needs a default branch.
  */
 #define FERRY_STATUS_MAP(X)                                                                        \
     X(OK, 0, "success")                                                                            \
@@ -35,7 +35,8 @@ typedef enum ferry_status {
 
 /*
  * Caller-owned error text. Every function that can fail takes one, or NULL. It is written only when
- * the call fails: one sentence that names the thing, the numbers and, where there is one, the remedy.
+ * the call fails: one sentence that names the thing, the numbers and, where there is one, the
+ * remedy.
  */
 typedef struct ferry_error {
     char message[FERRY_ERROR_BYTES];

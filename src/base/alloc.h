@@ -22,7 +22,8 @@ void  fy_free(void *items);
  */
 bool fy_reserve(void **items, size_t *capacity, size_t needed, size_t item_bytes);
 
-/* Test only: the allocation after n_more successful ones fails, and all later ones; negative: none. */
+/* Test only: the allocation after n_more successful ones fails, and all later ones; negative: none.
+ */
 void fy_alloc_fail_after(int64_t n_more);
 
 /* Many small objects with one lifetime: freed all at once. */

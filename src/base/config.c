@@ -41,9 +41,11 @@ static const struct variable {
     const char *meaning;
     parse_fn    parse;
 } variables[] = {
-    {"FERRY_ISA", "largest instruction set to use: baseline, avx2 or avx512 (default: the best here)",
+    {"FERRY_ISA",
+     "largest instruction set to use: baseline, avx2 or avx512 (default: the best here)",
      parse_isa},
-    {"FERRY_LOG", "log lines on standard error: trace, debug, info, warn, error or off (default: off)",
+    {"FERRY_LOG",
+     "log lines on standard error: trace, debug, info, warn, error or off (default: off)",
      parse_log},
 };
 

@@ -2,7 +2,8 @@
 #ifndef FY_BASE_CPU_H
 #define FY_BASE_CPU_H
 
-/* The instruction sets that ferry has code for, worst first; a machine with one has those before it. */
+/* The instruction sets that ferry has code for, worst first; a machine with one has those before
+ * it. */
 typedef enum fy_isa {
     FY_ISA_BASELINE = 0,
     FY_ISA_AVX2     = 1,

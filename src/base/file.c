@@ -44,8 +44,8 @@ static ferry_status read_exactly(int descriptor, const char *path, uint64_t offs
 {
     uint64_t done = 0;
     while (done < n_bytes) {
-        ssize_t now = pread(descriptor, bytes + done, (size_t)(n_bytes - done),
-                            (off_t)(offset + done));
+        ssize_t now =
+            pread(descriptor, bytes + done, (size_t)(n_bytes - done), (off_t)(offset + done));
         if (now < 0 && errno == EINTR) {
             continue;
         }

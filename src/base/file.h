@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads a whole regular file of at most most_bytes into memory that fy_free gives back, zero ended. */
+/* Reads a whole regular file of at most most_bytes into memory that fy_free gives back, zero ended.
+ */
 ferry_status fy_file_read(const char *path, uint64_t most_bytes, char **text_out,
                           size_t *length_out, ferry_error *error);
 

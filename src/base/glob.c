@@ -6,14 +6,14 @@
 #include <string.h>
 
 /*
- * Most patterns end in a literal that decides at once: the text must end in what stands behind the last
- * star, or in all of the pattern.
+ * Most patterns end in a literal that decides at once: the text must end in what stands behind the
+ * last star, or in all of the pattern.
  */
 static bool tail_differs(const char *pattern, size_t pattern_length, const char *text,
                          size_t text_length)
 {
-    const char *star = memrchr(pattern, '*', pattern_length);
-    const char *tail = star == NULL ? pattern : star + 1;
+    const char *star   = memrchr(pattern, '*', pattern_length);
+    const char *tail   = star == NULL ? pattern : star + 1;
     size_t      length = (size_t)(pattern + pattern_length - tail);
     if (length > text_length) {
         return true;
@@ -22,8 +22,7 @@ static bool tail_differs(const char *pattern, size_t pattern_length, const char 
            memchr(tail, '?', length) == NULL;
 }
 
-bool fy_glob_match(const char *pattern, size_t pattern_length, const char *text,
-                   size_t text_length)
+bool fy_glob_match(const char *pattern, size_t pattern_length, const char *text, size_t text_length)
 {
     if (tail_differs(pattern, pattern_length, text, text_length)) {
         return false;
@@ -60,8 +59,7 @@ static uint64_t parse_digits(const char *digits, size_t length)
 {
     uint64_t number = 0;
     for (size_t i = 0; i < length; i++) {
-        if (!fy_mul(number, 10, &number) ||
-            !fy_add(number, (uint64_t)(digits[i] - '0'), &number)) {
+        if (!fy_mul(number, 10, &number) || !fy_add(number, (uint64_t)(digits[i] - '0'), &number)) {
             return UINT64_MAX;
         }
     }

@@ -11,8 +11,9 @@ bool fy_glob_match(const char *pattern, size_t pattern_length, const char *text,
                    size_t text_length);
 
 /*
- * A pattern with exactly one `{}`, which stands for a decimal number without leading zeros. Of several
- * fits the leftmost number counts, and there the longest. A number beyond 64 bits is UINT64_MAX.
+ * A pattern with exactly one `{}`, which stands for a decimal number without leading zeros. Of
+ * several fits the leftmost number counts, and there the longest. A number beyond 64 bits is
+ * UINT64_MAX.
  */
 bool fy_glob_match_number(const char *pattern, const char *text, size_t text_length,
                           uint64_t *number_out);

@@ -42,8 +42,8 @@ void fy_hash128_format(fy_hash128 hash, char text[33])
 
 static unsigned char *room(fy_digest *digest, size_t n_bytes)
 {
-    if (digest->failed || !fy_reserve((void **)&digest->bytes, &digest->capacity,
-                                      digest->used + n_bytes, 1)) {
+    if (digest->failed ||
+        !fy_reserve((void **)&digest->bytes, &digest->capacity, digest->used + n_bytes, 1)) {
         digest->failed = 1;
         return NULL;
     }
@@ -77,9 +77,9 @@ void fy_digest_hash(fy_digest *digest, fy_hash128 hash)
 
 fy_hash128 fy_digest_take(fy_digest *digest)
 {
-    fy_hash128 hash = fy_hash128_of(digest->bytes == NULL ? (const void *)"" : digest->bytes,
-                                    digest->used);
-    digest->used    = 0;
+    fy_hash128 hash =
+        fy_hash128_of(digest->bytes == NULL ? (const void *)"" : digest->bytes, digest->used);
+    digest->used = 0;
     return hash;
 }
 

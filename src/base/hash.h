@@ -7,7 +7,8 @@
 
 /*
  * XXH3 of bytes. The results are the same on every machine; only the speed depends on the
- * instruction set, which is chosen at start. Never hash a struct: its padding is not part of its value.
+ * instruction set, which is chosen at start. Never hash a struct: its padding is not part of its
+ * value.
  */
 typedef struct fy_hash128 {
     uint64_t low;
@@ -40,8 +41,8 @@ static inline fy_hash128 fy_hash128_add(fy_hash128 a, fy_hash128 b)
 void fy_hash128_format(fy_hash128 hash, char text[33]);
 
 /*
- * A growing record of values to be hashed at the end, each in a fixed form (little endian, texts with
- * their length): two machines that put the same values get the same digest.
+ * A growing record of values to be hashed at the end, each in a fixed form (little endian, texts
+ * with their length): two machines that put the same values get the same digest.
  */
 typedef struct fy_digest {
     unsigned char *bytes;

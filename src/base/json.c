@@ -174,8 +174,8 @@ ferry_status fy_json_get_size(const json_t *json, const fy_json_place *place, ui
     return status;
 }
 
-ferry_status fy_json_get_positive(const json_t *json, const fy_json_place *place,
-                                  double *value_out, ferry_error *error)
+ferry_status fy_json_get_positive(const json_t *json, const fy_json_place *place, double *value_out,
+                                  ferry_error *error)
 {
     if (!json_is_number(json)) {
         return fy_json_fail(place, error, "must be a number, not %s", type_name(json));

@@ -44,8 +44,8 @@ ferry_status fy_json_get_integer(const json_t *json, const fy_json_place *place,
 ferry_status fy_json_get_size(const json_t *json, const fy_json_place *place, uint64_t least,
                               uint64_t most, uint64_t *value_out, ferry_error *error);
 /* A whole or decimal number above zero. */
-ferry_status fy_json_get_positive(const json_t *json, const fy_json_place *place,
-                                  double *value_out, ferry_error *error);
+ferry_status fy_json_get_positive(const json_t *json, const fy_json_place *place, double *value_out,
+                                  ferry_error *error);
 
 /* The member of an object, which must be there. */
 ferry_status fy_json_member(const json_t *object, const fy_json_place *place, const char *key,

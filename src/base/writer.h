@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 /*
- * Streams text to a callback through one buffer, so that output of any length costs constant memory.
- * Errors stick: write on, and ask fy_writer_finish once.
+ * Streams text to a callback through one buffer, so that output of any length costs constant
+ * memory. Errors stick: write on, and ask fy_writer_finish once.
  */
 enum { FY_WRITER_BYTES = 1 << 16 };
 

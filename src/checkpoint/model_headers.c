@@ -56,9 +56,8 @@ static ferry_status append_file(const char *path, const char *file, const json_t
         const char *name = header.tensors[i].name;
         const char *part = json_string_value(json_object_get(weight_map, name));
         if (weight_map != NULL && (part == NULL || strcmp(part, file) != 0)) {
-            status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                             "%s: holds \"%s\", which the index %s", path, name,
-                             part == NULL ? "does not name" : "places in another part");
+            status = fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: holds \"%s\", which the index %s",
+                             path, name, part == NULL ? "does not name" : "places in another part");
         } else if (json_array_append_new(tensors, describe(&header.tensors[i])) != 0) {
             status = fy_fail_no_memory(error, "the tensors of a model");
         }
@@ -85,13 +84,12 @@ static ferry_status list_parts(const json_t *weight_map, const fy_json_place *pl
     if (parts == NULL) {
         return fy_fail_no_memory(error, "the parts of a model");
     }
-    json_object_foreach((json_t *)weight_map, name, value)
-    {
+    json_object_foreach ((json_t *)weight_map, name, value) {
         fy_json_place at = {.parent = place, .key = name};
         status           = fy_json_get_string(value, &at, &parts[n], error);
         if (status == FERRY_OK && (strchr(parts[n], '/') != NULL || parts[n][0] == '\0')) {
-            status = fy_json_fail(&at, error, "must name a file beside the index, not \"%s\"",
-                                  parts[n]);
+            status =
+                fy_json_fail(&at, error, "must name a file beside the index, not \"%s\"", parts[n]);
         }
         if (status != FERRY_OK) {
             fy_free(parts);
@@ -123,8 +121,7 @@ static ferry_status fail_missing(const json_t *weight_map, const json_t *tensors
         json_object_set_new(held, json_string_value(json_object_get(tensor, "name")), json_true());
     }
     ferry_status status = FERRY_OK;
-    json_object_foreach((json_t *)weight_map, name, value)
-    {
+    json_object_foreach ((json_t *)weight_map, name, value) {
         if (json_object_get(held, name) == NULL) {
             status = fy_json_fail(place, error, "places \"%s\" in %s, which does not hold it", name,
                                   json_string_value(value));
@@ -138,14 +135,13 @@ static ferry_status fail_missing(const json_t *weight_map, const json_t *tensors
 static ferry_status append_parts(const char *folder, const json_t *weight_map,
                                  const fy_json_place *place, json_t *tensors, ferry_error *error)
 {
-    const char **parts    = NULL;
-    size_t       n_parts  = 0, n_tensors = 0;
-    ferry_status status   = list_parts(weight_map, place, &parts, &n_parts, error);
+    const char **parts   = NULL;
+    size_t       n_parts = 0, n_tensors = 0;
+    ferry_status status = list_parts(weight_map, place, &parts, &n_parts, error);
     for (size_t i = 0; i < n_parts && status == FERRY_OK; i++) {
         char *path = join_path(folder, parts[i]);
-        status     = path == NULL
-                         ? fy_fail_no_memory(error, "a file name")
-                         : append_file(path, parts[i], weight_map, tensors, &n_tensors, error);
+        status     = path == NULL ? fy_fail_no_memory(error, "a file name")
+                                  : append_file(path, parts[i], weight_map, tensors, &n_tensors, error);
         fy_free(path);
     }
     if (status == FERRY_OK && n_tensors != json_object_size(weight_map)) {

@@ -1,7 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * ferry.saved-plan/1: the input of a plan, its options and its digest. Small, and nothing in it has to be
- * believed: loading plans again, and the digest tells whether this version makes the same plan of it.
+ * ferry.saved-plan/1: the input of a plan, its options and its digest. Small, and nothing in it has
+ * to be believed: loading plans again, and the digest tells whether this version makes the same
+ * plan of it.
  */
 #include "base/alloc.h"
 #include "base/file.h"
@@ -163,10 +164,10 @@ static ferry_status load(const json_t *root, const char *path, ferry_plan **plan
 
 ferry_status ferry_plan_load(const char *path, ferry_plan **plan_out, ferry_error *error)
 {
-    char        *text   = NULL;
-    size_t       length = 0;
-    json_t      *root   = NULL;
-    ferry_plan  *plan   = NULL;
+    char       *text   = NULL;
+    size_t      length = 0;
+    json_t     *root   = NULL;
+    ferry_plan *plan   = NULL;
     if (path == NULL || plan_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_load needs a path and a place");
     }

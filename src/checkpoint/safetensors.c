@@ -36,8 +36,8 @@ static ferry_status parse_shape(const json_t *json, const fy_json_place *place,
     tensor->n_dims = (uint32_t)json_array_size(json);
     for (uint32_t d = 0; d < tensor->n_dims && status == FERRY_OK; d++) {
         fy_json_place at = {.parent = place, .index = d};
-        status = fy_json_get_size(json_array_get(json, d), &at, 0, INT64_MAX, &tensor->shape[d],
-                                  error);
+        status =
+            fy_json_get_size(json_array_get(json, d), &at, 0, INT64_MAX, &tensor->shape[d], error);
     }
     return status;
 }
@@ -48,8 +48,8 @@ static ferry_status parse_offsets(const json_t *json, const fy_json_place *place
     if (!json_is_array(json) || json_array_size(json) != 2) {
         return fy_json_fail(place, error, "must be a pair of offsets");
     }
-    uint64_t     *offsets[2] = {&tensor->begin, &tensor->end};
-    ferry_status  status     = FERRY_OK;
+    uint64_t    *offsets[2] = {&tensor->begin, &tensor->end};
+    ferry_status status     = FERRY_OK;
     for (size_t i = 0; i < 2 && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};
         status = fy_json_get_size(json_array_get(json, i), &at, 0, INT64_MAX, offsets[i], error);
@@ -94,8 +94,8 @@ static ferry_status parse_tensor(const json_t *json, const fy_json_place *place,
         status = fy_json_get_string(member, &dtype_at, &tensor->dtype_text, error);
     }
     if (status == FERRY_OK && !fy_dtype_from_safetensors(tensor->dtype_text, &tensor->dtype)) {
-        status = fy_json_fail(&dtype_at, error, "is \"%s\", which ferry cannot cut",
-                              tensor->dtype_text);
+        status =
+            fy_json_fail(&dtype_at, error, "is \"%s\", which ferry cannot cut", tensor->dtype_text);
     }
     if (status == FERRY_OK) {
         status = fy_json_member(json, place, "shape", &member, error);
@@ -121,7 +121,8 @@ static int compare_begins(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end); /* empty ones first */
 }
 
-/* The data must be covered without holes and without overlap, as the safetensors package demands. */
+/* The data must be covered without holes and without overlap, as the safetensors package demands.
+ */
 static ferry_status check_cover(const fy_st_header *header, const char *name, ferry_error *error)
 {
     const fy_st_tensor **sorted = fy_alloc(header->n_tensors, sizeof *sorted);
@@ -136,10 +137,11 @@ static ferry_status check_cover(const fy_st_header *header, const char *name, fe
     fy_sort(sorted, header->n_tensors, sizeof *sorted, compare_begins);
     for (size_t i = 0; i < header->n_tensors && status == FERRY_OK; i++) {
         if (sorted[i]->begin != at) {
-            status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                             "%s: \"%s\" begins at byte %llu of the data, but %s ends at %llu", name,
-                             sorted[i]->name, (unsigned long long)sorted[i]->begin,
-                             i == 0 ? "the header" : "the tensor before it", (unsigned long long)at);
+            status =
+                fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                        "%s: \"%s\" begins at byte %llu of the data, but %s ends at %llu", name,
+                        sorted[i]->name, (unsigned long long)sorted[i]->begin,
+                        i == 0 ? "the header" : "the tensor before it", (unsigned long long)at);
         }
         at = sorted[i]->end;
     }
@@ -164,8 +166,7 @@ static ferry_status parse_tensors(fy_st_header *header, const char *name, ferry_
     if (header->tensors == NULL) {
         return fy_fail_no_memory(error, "a safetensors header");
     }
-    json_object_foreach(header->json, key, value)
-    {
+    json_object_foreach (header->json, key, value) {
         fy_json_place at = {.parent = &root, .key = key};
         if (strcmp(key, "__metadata__") == 0) {
             continue;
@@ -234,8 +235,8 @@ ferry_status fy_st_read(const char *path, fy_st_header *header, ferry_error *err
     }
     status = fy_file_read_at(path, LENGTH_BYTES, length, text, error);
     if (status == FERRY_OK) {
-        status = fy_st_parse(text, (size_t)length, file_bytes - LENGTH_BYTES - length, path,
-                             header, error);
+        status = fy_st_parse(text, (size_t)length, file_bytes - LENGTH_BYTES - length, path, header,
+                             error);
     }
     fy_free(text);
     return status;

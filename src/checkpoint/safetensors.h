@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 /*
- * The header of a safetensors file: eight bytes of length, that many bytes of JSON, then the data. Nothing
- * in it is trusted: lengths against the file, offsets against each other and the shapes.
+ * The header of a safetensors file: eight bytes of length, that many bytes of JSON, then the data.
+ * Nothing in it is trusted: lengths against the file, offsets against each other and the shapes.
  */
 typedef struct fy_st_tensor {
     const char *name; /* borrowed from the header */
@@ -27,7 +27,7 @@ typedef struct fy_st_tensor {
 } fy_st_tensor;
 
 typedef struct fy_st_header {
-    json_t       *json; /* owns the names */
+    json_t       *json;    /* owns the names */
     fy_st_tensor *tensors; /* in the order of the file's header */
     size_t        n_tensors;
     uint64_t      data_bytes;

@@ -70,10 +70,10 @@ static ferry_status keep_text(ferry_spec *spec, char **text_inout, const json_t 
 
 ferry_status ferry_spec_load(const char *path, ferry_spec **spec_out, ferry_error *error)
 {
-    char        *text   = NULL;
-    size_t       length = 0;
-    json_t      *root   = NULL;
-    ferry_spec  *spec   = NULL;
+    char       *text   = NULL;
+    size_t      length = 0;
+    json_t     *root   = NULL;
+    ferry_spec *spec   = NULL;
     if (path == NULL || spec_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_spec_load needs a path and a place");
     }

@@ -23,9 +23,9 @@ bool fy_box_intersect(const fy_box *a, const fy_box *b, uint32_t n_dims, fy_box 
 int fy_box_compare(const fy_box *a, const fy_box *b, uint32_t n_dims);
 
 /*
- * The elements [begin, end) of an array in row-major order, as the fewest boxes of whole rows, planes
- * and so on between a head and a tail: at most 2 n - 1, in row-major order. This is how a flat shard
- * becomes boxes. Returns their number.
+ * The elements [begin, end) of an array in row-major order, as the fewest boxes of whole rows,
+ * planes and so on between a head and a tail: at most 2 n - 1, in row-major order. This is how a
+ * flat shard becomes boxes. Returns their number.
  */
 enum { FY_MAX_RANGE_BOXES = 2 * FY_MAX_DIMS - 1 };
 size_t fy_range_boxes(const uint64_t *shape, uint32_t n_dims, uint64_t begin, uint64_t end,

@@ -31,12 +31,14 @@ static bool next_meeting(walk *r, meeting *meeting_out)
         /* Offsets from the begin of the region; pieces before it saturate at 0. */
         uint64_t src_end = src->global + src->length;
         uint64_t dst_end = dst->global + dst->length;
-        src_end          = src_end < region->src_begin ? 0 : fy_min(src_end - region->src_begin, region->length);
-        dst_end          = dst_end < region->dst_begin ? 0 : fy_min(dst_end - region->dst_begin, region->length);
-        uint64_t src_at  = src->global < region->src_begin ? 0 : src->global - region->src_begin;
-        uint64_t dst_at  = dst->global < region->dst_begin ? 0 : dst->global - region->dst_begin;
-        uint64_t begin   = fy_max(src_at, dst_at);
-        uint64_t end     = fy_min(src_end, dst_end);
+        src_end =
+            src_end < region->src_begin ? 0 : fy_min(src_end - region->src_begin, region->length);
+        dst_end =
+            dst_end < region->dst_begin ? 0 : fy_min(dst_end - region->dst_begin, region->length);
+        uint64_t src_at = src->global < region->src_begin ? 0 : src->global - region->src_begin;
+        uint64_t dst_at = dst->global < region->dst_begin ? 0 : dst->global - region->dst_begin;
+        uint64_t begin  = fy_max(src_at, dst_at);
+        uint64_t end    = fy_min(src_end, dst_end);
         r->i += src_end <= dst_end;
         r->j += dst_end <= src_end;
         if (begin < end) {
@@ -76,8 +78,8 @@ static fy_run run_of(const walk *r, const meeting *m, uint32_t owner)
     } else if (r->region.one_owner) {
         uint32_t server = owner_for(m->src, m->dst->part + owner);
         run.src_cell    = m->src->part + server;
-        run.src_local   = r->src->shared_local[m->src->local + server] +
-                        (m->src_global - m->src->global);
+        run.src_local =
+            r->src->shared_local[m->src->local + server] + (m->src_global - m->src->global);
     }
     return run;
 }
@@ -196,12 +198,12 @@ static void build_touches(fy_overlap *overlap, const size_t *cell_begin, const p
 
 static bool index_by_cell(fy_overlap *overlap)
 {
-    size_t  n_runs        = overlap->run_begin[overlap->n_dst_parts];
-    size_t *cell_begin    = fy_alloc_zeroed((size_t)overlap->n_src_cells + 1, sizeof *cell_begin);
-    placed *order         = fy_alloc(n_runs, sizeof *order);
-    overlap->touches      = fy_alloc(n_runs, sizeof *overlap->touches);
-    overlap->run_order    = fy_alloc(n_runs, sizeof *overlap->run_order);
-    bool complete         = cell_begin != NULL && order != NULL && overlap->touches != NULL &&
+    size_t  n_runs     = overlap->run_begin[overlap->n_dst_parts];
+    size_t *cell_begin = fy_alloc_zeroed((size_t)overlap->n_src_cells + 1, sizeof *cell_begin);
+    placed *order      = fy_alloc(n_runs, sizeof *order);
+    overlap->touches   = fy_alloc(n_runs, sizeof *overlap->touches);
+    overlap->run_order = fy_alloc(n_runs, sizeof *overlap->run_order);
+    bool complete      = cell_begin != NULL && order != NULL && overlap->touches != NULL &&
                     overlap->run_order != NULL;
     if (complete) {
         group_by_cell(overlap, cell_begin, order);
@@ -238,7 +240,7 @@ ferry_status fy_overlap_create(const fy_split *src, const fy_split *dst, const f
     }
     overlap->n_dst_parts = dst->n_parts;
     overlap->n_src_cells = region->one_owner ? src->n_parts : src->n_cells;
-    walk whole = {.src = src, .dst = dst, .region = *region};
+    walk whole           = {.src = src, .dst = dst, .region = *region};
     if (!build(&whole, overlap)) {
         fy_overlap_destroy(overlap);
         return fy_fail_no_memory(error, "the runs of an overlap");
@@ -270,8 +272,8 @@ const fy_touch *fy_overlap_find(const fy_overlap *overlap, uint32_t src_cell, ui
             high = middle;
         }
     }
-    bool found = low < overlap->touch_begin[src_cell + 1] &&
-                 overlap->touches[low].dst_part == dst_part;
+    bool found =
+        low < overlap->touch_begin[src_cell + 1] && overlap->touches[low].dst_part == dst_part;
     return found ? &overlap->touches[low] : NULL;
 }
 

@@ -47,9 +47,9 @@ typedef struct fy_region {
     uint64_t dst_begin;
     uint64_t length;
     /*
-     * With a flat cut on top, the owners of a shared piece have it at different places of different flat
-     * parts, so they are no replicas of each other. Then each destination part takes it from one owner:
-     * the part of its own number if that is one, and source cells are parts.
+     * With a flat cut on top, the owners of a shared piece have it at different places of different
+     * flat parts, so they are no replicas of each other. Then each destination part takes it from
+     * one owner: the part of its own number if that is one, and source cells are parts.
      */
     bool one_owner;
 } fy_region;

@@ -136,7 +136,8 @@ static fy_hash128 mix_piece(fy_hash128 hash, const fy_piece *piece)
     return fy_hash128_of(values, sizeof values);
 }
 
-/* What a part holds is the chain of its pieces; the split is the chain of its pieces with owners. */
+/* What a part holds is the chain of its pieces; the split is the chain of its pieces with owners.
+ */
 static void hash_split(fy_split *split)
 {
     uint64_t   head[2] = {split->extent, split->n_parts};
@@ -178,8 +179,9 @@ static ferry_status check_piece_count(uint64_t n_pieces, ferry_error *error)
 static ferry_status check_unit(uint64_t extent, uint64_t unit, ferry_error *error)
 {
     if (extent % unit != 0) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "extent %llu is no multiple of the unit %llu",
-                       (unsigned long long)extent, (unsigned long long)unit);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "extent %llu is no multiple of the unit %llu", (unsigned long long)extent,
+                       (unsigned long long)unit);
     }
     return FERRY_OK;
 }
@@ -261,8 +263,9 @@ ferry_status fy_split_sizes(uint64_t extent, const uint64_t *sizes, size_t n_siz
         }
     }
     if (sum != extent) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%zu sizes sum to %llu, but the extent is %llu",
-                       n_sizes, (unsigned long long)sum, (unsigned long long)extent);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%zu sizes sum to %llu, but the extent is %llu", n_sizes,
+                       (unsigned long long)sum, (unsigned long long)extent);
     }
     builder      b;
     ferry_status status = builder_init(&b, extent, n_sizes, error);
@@ -331,7 +334,8 @@ ferry_status fy_split_nested(uint64_t extent, const uint32_t *counts, size_t n_c
     uint64_t n_parts = 1;
     for (size_t i = 0; i < n_counts; i++) {
         if (!fy_mul(n_parts, counts[i], &n_parts) || n_parts > FY_MAX_PIECES) {
-            return fy_fail(error, FERRY_ERR_LIMIT, "more parts than the limit of %d", FY_MAX_PIECES);
+            return fy_fail(error, FERRY_ERR_LIMIT, "more parts than the limit of %d",
+                           FY_MAX_PIECES);
         }
     }
     ferry_status status = check_unit(extent, unit, error);

@@ -33,26 +33,27 @@ typedef struct fy_owners {
 } fy_owners;
 
 typedef struct fy_split {
-    uint64_t   extent;
-    uint32_t   n_parts;
-    uint32_t   n_cells; /* n_parts, and one more for every set of owners that shares pieces */
-    size_t     n_pieces;
-    fy_piece  *pieces;
-    uint64_t  *part_length;  /* [n_parts] */
-    uint64_t  *shared_local; /* for each shared piece, the begins in its owners' shards */
-    size_t     n_shared_local;
-    fy_owners *shared_cells; /* [n_cells - n_parts] */
-    fy_hash128 *part_hash;   /* [n_parts] of what the part holds, whatever its number */
-    fy_hash128 hash;         /* of the whole split */
+    uint64_t    extent;
+    uint32_t    n_parts;
+    uint32_t    n_cells; /* n_parts, and one more for every set of owners that shares pieces */
+    size_t      n_pieces;
+    fy_piece   *pieces;
+    uint64_t   *part_length;  /* [n_parts] */
+    uint64_t   *shared_local; /* for each shared piece, the begins in its owners' shards */
+    size_t      n_shared_local;
+    fy_owners  *shared_cells; /* [n_cells - n_parts] */
+    fy_hash128 *part_hash;    /* [n_parts] of what the part holds, whatever its number */
+    fy_hash128  hash;         /* of the whole split */
 } fy_split;
 
-/* More pieces than this in one dimension is FERRY_ERR_LIMIT: the number comes from unchecked files. */
+/* More pieces than this in one dimension is FERRY_ERR_LIMIT: the number comes from unchecked files.
+ */
 enum { FY_MAX_PIECES = 1 << 24 };
 
 /*
- * The constructors. Where a cut has a unit, the extent is a multiple of it and cuts fall on multiples;
- * 1 means none. Sentences of errors start at the number that is wrong: the caller puts the tensor and
- * the dimension in front. n_parts, unit, stride and block_length must be at least 1.
+ * The constructors. Where a cut has a unit, the extent is a multiple of it and cuts fall on
+ * multiples; 1 means none. Sentences of errors start at the number that is wrong: the caller puts
+ * the tensor and the dimension in front. n_parts, unit, stride and block_length must be at least 1.
  */
 ferry_status fy_split_whole(uint64_t extent, fy_split **split_out, ferry_error *error);
 
@@ -72,7 +73,8 @@ ferry_status fy_split_cyclic(uint64_t extent, uint32_t n_parts, uint64_t block_l
 ferry_status fy_split_sizes(uint64_t extent, const uint64_t *sizes, size_t n_sizes,
                             fy_split **split_out, ferry_error *error);
 
-/* Packed components, each cut evenly by itself into n_parts, or into fewer that neighbours share. */
+/* Packed components, each cut evenly by itself into n_parts, or into fewer that neighbours share.
+ */
 typedef struct fy_block {
     uint64_t size;
     uint32_t n_parts; /* divides the n_parts of the split */
@@ -86,8 +88,8 @@ ferry_status fy_split_nested(uint64_t extent, const uint32_t *counts, size_t n_c
                              uint64_t unit, fy_split **split_out, ferry_error *error);
 
 /*
- * Segments of any length: lengths[part * n_segments + s] for segment s of a part; the global order is
- * segment by segment, in each part by part. Strides and packed blocks whose shards are uneven.
+ * Segments of any length: lengths[part * n_segments + s] for segment s of a part; the global order
+ * is segment by segment, in each part by part. Strides and packed blocks whose shards are uneven.
  */
 ferry_status fy_split_segments(uint32_t n_parts, const uint64_t *lengths, size_t n_segments,
                                fy_split **split_out, ferry_error *error);

@@ -7,8 +7,8 @@
 #include "base/status.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct ferry_group {
@@ -46,8 +46,8 @@ static ferry_status check_distinct(const uint32_t *ranks, size_t n_ranks, ferry_
     fy_sort(sorted, n_ranks, sizeof *sorted, compare_ranks);
     for (size_t i = 0; i < n_ranks && status == FERRY_OK; i++) {
         if (sorted[i] >= FERRY_MAX_RANKS) {
-            status = fy_fail(error, FERRY_ERR_INVALID_INPUT, "group has rank %u; ranks are below %u",
-                             sorted[i], FERRY_MAX_RANKS);
+            status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                             "group has rank %u; ranks are below %u", sorted[i], FERRY_MAX_RANKS);
         } else if (i > 0 && sorted[i] == sorted[i - 1]) {
             status = fy_fail(error, FERRY_ERR_INVALID_INPUT, "group has rank %u twice", sorted[i]);
         }
@@ -177,7 +177,8 @@ int fy_group_compare(const ferry_group *a, const ferry_group *b)
 
 bool fy_group_equal(const ferry_group *a, const ferry_group *b)
 {
-    return a == b || (a->n_ranks == b->n_ranks && a->hash == b->hash && fy_group_compare(a, b) == 0);
+    return a == b ||
+           (a->n_ranks == b->n_ranks && a->hash == b->hash && fy_group_compare(a, b) == 0);
 }
 
 void fy_group_format(const ferry_group *group, char *text, size_t text_bytes)

@@ -28,7 +28,8 @@ static bool allocate(fy_holders *holders)
            holders->by_rank != NULL;
 }
 
-/* A stable counting sort by cell of entries that ascend by rank: so do the replicas of each cell. */
+/* A stable counting sort by cell of entries that ascend by rank: so do the replicas of each cell.
+ */
 static void place_entries(fy_holders *holders, const fy_holder *entries)
 {
     uint32_t *begin = holders->cell_begin;

@@ -12,11 +12,11 @@
 #include <stdint.h>
 
 /*
- * Who holds what: a table from cells (combinations of parts, one per dimension, and of the flat part)
- * to ranks. Several ranks of one cell are replicas. Each entry is a slot; the slots of a cell lie
- * together, by ascending rank, so that a plan depends on who holds what and not on how that was said. A
- * rank has at most one slot.
- * Shared by all tensors that are placed alike, whatever their shapes.
+ * Who holds what: a table from cells (combinations of parts, one per dimension, and of the flat
+ * part) to ranks. Several ranks of one cell are replicas. Each entry is a slot; the slots of a cell
+ * lie together, by ascending rank, so that a plan depends on who holds what and not on how that was
+ * said. A rank has at most one slot. Shared by all tensors that are placed alike, whatever their
+ * shapes.
  */
 typedef struct fy_holders {
     uint32_t  n_cells;

@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a spec to placements. Tensors that a rule cuts alike, with equal shape and stage coordinates,
- * share a placement; tables of holders are shared by everything that uses the axes alike. So the work
- * is one look-up per tensor and side, and one table per distinct way of placing.
+ * From a spec to placements. Tensors that a rule cuts alike, with equal shape and stage
+ * coordinates, share a placement; tables of holders are shared by everything that uses the axes
+ * alike. So the work is one look-up per tensor and side, and one table per distinct way of placing.
  */
 #include "model/spec.h"
 
@@ -58,7 +58,8 @@ typedef struct lowering {
     memo              placements;
 } lowering;
 
-/* Where one tensor lives on one side: the rule, and for each axis its coordinates if it is pinned. */
+/* Where one tensor lives on one side: the rule, and for each axis its coordinates if it is pinned.
+ */
 typedef struct placing {
     const fy_side *side;
     const fy_rule *rule;
@@ -367,8 +368,8 @@ static ferry_status lower_holders(lowering *l, const fy_tensor *tensor, const pl
         return fy_fail_no_memory(error, "the holders of a tensor");
     }
     fill_entries(&map, entries);
-    ferry_status status = fy_holders_create((uint32_t)map.n_cells, entries, (size_t)map.n_holders,
-                                            &holders, error);
+    ferry_status status =
+        fy_holders_create((uint32_t)map.n_cells, entries, (size_t)map.n_holders, &holders, error);
     fy_free(entries);
     if (status == FERRY_OK) {
         status = fy_problem_add_holders(l->problem, holders, number_out, error);
@@ -430,8 +431,8 @@ static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const p
     }
     ferry_status status = lower_holders(l, tensor, p, &holders, error);
     if (status == FERRY_OK && layout.flat_sizes != NULL) {
-        status = check_flat_sizes(l, tensor, p, &layout, l->problem->holders[holders]->n_cells,
-                                  error);
+        status =
+            check_flat_sizes(l, tensor, p, &layout, l->problem->holders[holders]->n_cells, error);
     }
     if (status == FERRY_OK) {
         status = fy_problem_add_placement(l->problem, &layout, holders, NULL, number_out, error);
@@ -445,9 +446,10 @@ static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_
     size_t  length = strlen(tensor->name);
     placing p      = {.side = side, .rule = find_rule(side, tensor->name, length)};
     if (p.rule == NULL) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: no rule matches \"%s\"; a last rule {\"match\": \"*\"} would replicate it",
-                       side->name, tensor->name);
+        return fy_fail(
+            error, FERRY_ERR_INVALID_INPUT,
+            "%s: no rule matches \"%s\"; a last rule {\"match\": \"*\"} would replicate it",
+            side->name, tensor->name);
     }
     *placement_out = FY_NONE;
     if (p.rule->skip) {
@@ -514,10 +516,9 @@ static ferry_status lower_all(lowering *l, ferry_error *error)
 
 ferry_status fy_spec_lower(const ferry_spec *spec, fy_problem *problem, ferry_error *error)
 {
-    lowering l = {.spec = spec, .problem = problem};
-    *problem   = (fy_problem){.n_tensors = spec->n_tensors, .cluster = spec->cluster};
-    problem->n_ranks =
-        (uint32_t)fy_max(world_of(&spec->source), world_of(&spec->destination));
+    lowering l       = {.spec = spec, .problem = problem};
+    *problem         = (fy_problem){.n_tensors = spec->n_tensors, .cluster = spec->cluster};
+    problem->n_ranks = (uint32_t)fy_max(world_of(&spec->source), world_of(&spec->destination));
     problem->tensors = fy_alloc(spec->n_tensors, sizeof *problem->tensors);
     ferry_status status;
     if (problem->tensors == NULL) {

@@ -27,11 +27,12 @@ static ferry_status check_partition(const ferry_param_metadata *m, ferry_error *
         }
     }
     if (m->n_partition_sizes > 0 && sum != m->shape[m->partition_dim]) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s of rank %u: %zu partition_sizes sum to %llu, but dim %u of the shard has "
-                       "%llu",
-                       m->name, m->owner_rank, m->n_partition_sizes, (unsigned long long)sum,
-                       m->partition_dim, (unsigned long long)m->shape[m->partition_dim]);
+        return fy_fail(
+            error, FERRY_ERR_INVALID_INPUT,
+            "%s of rank %u: %zu partition_sizes sum to %llu, but dim %u of the shard has "
+            "%llu",
+            m->name, m->owner_rank, m->n_partition_sizes, (unsigned long long)sum, m->partition_dim,
+            (unsigned long long)m->shape[m->partition_dim]);
     }
     if (m->n_partition_sizes > 0 && m->partition_stride != 1) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -52,8 +53,9 @@ ferry_status fy_metadata_check(const ferry_param_metadata *m, ferry_error *error
                        m->name, m->n_dims, FERRY_MAX_DIMS);
     }
     if (!fy_dtype_is_valid(m->dtype)) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s has no dtype that ferry knows: kind %u, %u bits",
-                       m->name, m->dtype.kind, m->dtype.element_bits);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s has no dtype that ferry knows: kind %u, %u bits", m->name, m->dtype.kind,
+                       m->dtype.element_bits);
     }
     if (m->owner_rank >= FERRY_MAX_RANKS) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s has owner rank %u; ranks are below %u",
@@ -72,7 +74,7 @@ ferry_status fy_metadata_check(const ferry_param_metadata *m, ferry_error *error
 ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
                                           const char *param_name, uint32_t owner_rank,
                                           const ferry_process_groups *groups,
-                                          const uint64_t *num_experts,
+                                          const uint64_t             *num_experts,
                                           ferry_param_metadata *metadata_out, ferry_error *error)
 {
     if (param == NULL || param_name == NULL || groups == NULL || metadata_out == NULL ||
@@ -133,8 +135,7 @@ static bool copy_texts(ferry_model *model, ferry_param_metadata *m)
         return false;
     }
     if (m->resolved_name != NULL) {
-        m->resolved_name =
-            fy_arena_copy(&model->arena, m->resolved_name, strlen(m->resolved_name));
+        m->resolved_name = fy_arena_copy(&model->arena, m->resolved_name, strlen(m->resolved_name));
         if (m->resolved_name == NULL) {
             return false;
         }
@@ -221,7 +222,8 @@ ferry_status fy_model_copy(const ferry_model *model, ferry_model **copy_out, fer
     return status;
 }
 
-/* Sources are compared by their DP group; a source without one is a bucket of its own kind, first. */
+/* Sources are compared by their DP group; a source without one is a bucket of its own kind, first.
+ */
 static int compare_dp(const ferry_param_metadata *a, const ferry_param_metadata *b)
 {
     const ferry_group *x = a->data_parallel_group_ranks, *y = b->data_parallel_group_ranks;
@@ -245,8 +247,7 @@ static int compare_candidates(const void *a, const void *b)
 
 ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sources,
                                           size_t n_sources, const ferry_param_metadata *destination,
-                                          uint32_t dst_rank, size_t *chosen_out,
-                                          ferry_error *error)
+                                          uint32_t dst_rank, size_t *chosen_out, ferry_error *error)
 {
     if (sources == NULL || n_sources == 0 || destination == NULL || chosen_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,

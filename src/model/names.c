@@ -59,8 +59,8 @@ static bool find_expert_part(const char *name, const char **digits_out, const ch
     }
 }
 
-ferry_status ferry_detect_expert_index(const char *param_name, bool *found_out,
-                                       uint64_t *index_out, ferry_error *error)
+ferry_status ferry_detect_expert_index(const char *param_name, bool *found_out, uint64_t *index_out,
+                                       ferry_error *error)
 {
     const char *digits, *end;
     if (param_name == NULL || found_out == NULL || index_out == NULL) {
@@ -166,9 +166,10 @@ static ferry_status find_global_expert(const ferry_param_metadata *metadata, uin
     const ferry_group *group = metadata->expert_parallel_group_ranks;
     size_t             position;
     if (group == NULL || ferry_group_size(group) == 0) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s of rank %u is expert parallel, but its expert-parallel group is not known",
-                       metadata->name, metadata->owner_rank);
+        return fy_fail(
+            error, FERRY_ERR_INVALID_INPUT,
+            "%s of rank %u is expert parallel, but its expert-parallel group is not known",
+            metadata->name, metadata->owner_rank);
     }
     if (!metadata->has_num_experts) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -206,7 +207,7 @@ static bool write_expert_name(const char *name, uint64_t global, char *buffer)
 {
     size_t used = 0;
     for (const char *part = name;;) {
-        const char *end = part_end(part), *digits;
+        const char *end       = part_end(part), *digits;
         bool        is_expert = is_expert_part(part, end, &digits);
         size_t      kept      = (size_t)((is_expert ? digits : end) - part);
         if (used + kept + 24 > FERRY_NAME_BYTES) {
@@ -226,9 +227,8 @@ static bool write_expert_name(const char *name, uint64_t global, char *buffer)
     }
 }
 
-ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata,
-                                        const ferry_prefix_map *map, char *buffer,
-                                        ferry_error *error)
+ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata, const ferry_prefix_map *map,
+                                        char *buffer, ferry_error *error)
 {
     if (metadata == NULL || metadata->name == NULL || buffer == NULL ||
         metadata->struct_size < sizeof *metadata) {
@@ -239,13 +239,13 @@ ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata,
     const prefix *longest = longest_prefix(map, metadata->name);
     const char   *head    = longest == NULL ? "" : longest->global;
     const char   *rest = longest == NULL ? metadata->name : metadata->name + strlen(longest->local);
-    int length = snprintf(staged, sizeof staged, "%s%s", head, rest);
+    int           length = snprintf(staged, sizeof staged, "%s%s", head, rest);
     if (length < 0 || (size_t)length + 32 > sizeof staged) {
         return fy_fail(error, FERRY_ERR_LIMIT, "the name %.100s... has more than %d bytes",
                        metadata->name, FERRY_NAME_BYTES - 32);
     }
-    bool     found  = false;
-    uint64_t local  = 0, global = 0;
+    bool         found = false;
+    uint64_t     local = 0, global = 0;
     ferry_status status = ferry_detect_expert_index(staged, &found, &local, error);
     if (status == FERRY_OK && found && metadata->is_ep) {
         status = find_global_expert(metadata, local, &global, error);

@@ -10,8 +10,7 @@
 
 static void put(fy_pack *out, const void *bytes, size_t n)
 {
-    if (out->failed ||
-        !fy_reserve((void **)&out->bytes, &out->capacity, out->used + n, 1)) {
+    if (out->failed || !fy_reserve((void **)&out->bytes, &out->capacity, out->used + n, 1)) {
         out->failed = true;
         return;
     }
@@ -134,9 +133,9 @@ static void pack_param(const ferry_param_metadata *m, group_table *table, fy_pac
                               m->data_parallel_group_ranks, m->pipeline_parallel_group_ranks};
     fy_pack_text(out, m->name);
     fy_pack_number(out, (m->is_tp ? FLAG_TP : 0u) | (m->is_ep ? FLAG_EP : 0u) |
-                             (m->has_num_experts ? FLAG_NUM_EXPERTS : 0u) |
-                             (m->has_global_expert_index ? FLAG_EXPERT : 0u) |
-                             (m->resolved_name != NULL ? FLAG_RESOLVED : 0u));
+                            (m->has_num_experts ? FLAG_NUM_EXPERTS : 0u) |
+                            (m->has_global_expert_index ? FLAG_EXPERT : 0u) |
+                            (m->resolved_name != NULL ? FLAG_RESOLVED : 0u));
     if (m->resolved_name != NULL) {
         fy_pack_text(out, m->resolved_name);
     }
@@ -199,8 +198,8 @@ static ferry_status unpack_groups(fy_reader *in, group_table *table, ferry_error
         }
         ferry_status status = FERRY_OK;
         if (!in->failed) {
-            status = ferry_group_create(ranks, (size_t)n_ranks, &table->groups[table->n_groups],
-                                        error);
+            status =
+                ferry_group_create(ranks, (size_t)n_ranks, &table->groups[table->n_groups], error);
             table->n_groups += status == FERRY_OK;
         }
         fy_free(ranks);
@@ -243,19 +242,19 @@ static bool unpack_param(fy_reader *in, const group_table *table, fy_arena *aren
     for (uint32_t d = 0; d < m->n_dims; d++) {
         m->shape[d] = fy_read_number(in, INT64_MAX);
     }
-    m->dtype.kind          = (uint32_t)fy_read_number(in, UINT32_MAX);
-    m->dtype.element_bits  = (uint32_t)fy_read_number(in, UINT32_MAX);
-    m->partition_dim       = (uint32_t)fy_read_number(in, UINT32_MAX);
-    m->partition_stride    = fy_read_number(in, UINT64_MAX);
-    m->num_experts         = fy_read_number(in, UINT64_MAX);
-    m->owner_rank          = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
-    m->global_expert_index = fy_read_number(in, UINT64_MAX);
+    m->dtype.kind                    = (uint32_t)fy_read_number(in, UINT32_MAX);
+    m->dtype.element_bits            = (uint32_t)fy_read_number(in, UINT32_MAX);
+    m->partition_dim                 = (uint32_t)fy_read_number(in, UINT32_MAX);
+    m->partition_stride              = fy_read_number(in, UINT64_MAX);
+    m->num_experts                   = fy_read_number(in, UINT64_MAX);
+    m->owner_rank                    = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
+    m->global_expert_index           = fy_read_number(in, UINT64_MAX);
     m->tensor_parallel_group_ranks   = unpack_group_number(in, table);
     m->expert_parallel_group_ranks   = unpack_group_number(in, table);
     m->data_parallel_group_ranks     = unpack_group_number(in, table);
     m->pipeline_parallel_group_ranks = unpack_group_number(in, table);
-    m->n_partition_sizes = (size_t)fy_read_number(in, (uint64_t)(in->end - in->at));
-    uint64_t *sizes = fy_arena_alloc(arena, m->n_partition_sizes, sizeof *sizes);
+    m->n_partition_sizes             = (size_t)fy_read_number(in, (uint64_t)(in->end - in->at));
+    uint64_t *sizes                  = fy_arena_alloc(arena, m->n_partition_sizes, sizeof *sizes);
     for (size_t i = 0; sizes != NULL && i < m->n_partition_sizes; i++) {
         sizes[i] = fy_read_number(in, INT64_MAX);
     }
@@ -309,5 +308,21 @@ ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error
         model      = NULL;
     }
     ferry_model_destroy(model);
+    return status;
+}
+
+ferry_status fy_roster_set_packed(ferry_roster *roster, uint32_t rank, fy_reader *in,
+                                  ferry_error *error)
+{
+    ferry_model *src = NULL, *dst = NULL;
+    ferry_status status = fy_model_unpack(in, &src, error);
+    if (status == FERRY_OK) {
+        status = fy_model_unpack(in, &dst, error);
+    }
+    if (status == FERRY_OK) {
+        status = ferry_roster_set(roster, rank, src, dst, error);
+    }
+    ferry_model_destroy(src);
+    ferry_model_destroy(dst);
     return status;
 }

@@ -102,8 +102,8 @@ uint32_t fy_problem_order(const fy_problem *problem, uint32_t rank, uint32_t ten
 void fy_layout_parts(const fy_problem *problem, const fy_layout *layout, uint32_t cell,
                      uint32_t parts_out[FY_MAX_DIMS + 1])
 {
-    uint32_t n_flat            = layout->n_flat == 0 ? 1 : layout->n_flat;
-    parts_out[layout->n_dims]  = cell % n_flat;
+    uint32_t n_flat           = layout->n_flat == 0 ? 1 : layout->n_flat;
+    parts_out[layout->n_dims] = cell % n_flat;
     cell /= n_flat;
     for (uint32_t d = layout->n_dims; d > 0; d--) {
         uint32_t n_parts = fy_problem_split(problem, layout, d - 1)->n_parts;
@@ -112,8 +112,8 @@ void fy_layout_parts(const fy_problem *problem, const fy_layout *layout, uint32_
     }
 }
 
-uint64_t fy_layout_shard(const fy_problem *problem, const fy_layout *layout,
-                         const uint32_t *parts, uint64_t shape_out[FY_MAX_DIMS])
+uint64_t fy_layout_shard(const fy_problem *problem, const fy_layout *layout, const uint32_t *parts,
+                         uint64_t shape_out[FY_MAX_DIMS])
 {
     uint64_t n_elements = 1;
     for (uint32_t d = 0; d < layout->n_dims; d++) {
@@ -157,8 +157,7 @@ static fy_hash128 hash_cell(const fy_problem *problem, const fy_layout *layout, 
     values[n++] = layout->n_flat != 0;
     if (layout->n_flat != 0) {
         uint64_t n_elements = fy_layout_shard(problem, layout, parts, shape);
-        fy_layout_flat_range(layout, parts[layout->n_dims], n_elements, &values[n],
-                             &values[n + 1]);
+        fy_layout_flat_range(layout, parts[layout->n_dims], n_elements, &values[n], &values[n + 1]);
         n += 2;
     }
     return fy_hash128_of(values, n * sizeof *values);

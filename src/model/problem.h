@@ -14,8 +14,9 @@
 
 /*
  * What a planner gets, whichever way it was described: tensors, and for each side of each tensor a
- * placement. Specs and per-rank metadata both lower to this. Splits, tables of holders and placements
- * are interned: the thousands of parameters that are placed alike share one, and numbers stand for them.
+ * placement. Specs and per-rank metadata both lower to this. Splits, tables of holders and
+ * placements are interned: the thousands of parameters that are placed alike share one, and numbers
+ * stand for them.
  */
 #define FY_NONE UINT32_MAX
 
@@ -26,12 +27,12 @@ typedef struct fy_layout {
     uint64_t        shape[FY_MAX_DIMS];
     uint32_t        split[FY_MAX_DIMS]; /* numbers of splits */
     const uint64_t *flat_sizes;         /* [n_flat]; NULL: the chunk rule */
-    bool            is_cut; /* meant to be cut, be it into one part: the seed policy asks for that */
+    bool is_cut; /* meant to be cut, be it into one part: the seed policy asks for that */
 } fy_layout;
 
 /*
- * The reference's way to choose a source replica needs groups that the geometry does not show. One of
- * these belongs to every source placement; see fy_seed_sender.
+ * The reference's way to choose a source replica needs groups that the geometry does not show. One
+ * of these belongs to every source placement; see fy_seed_sender.
  */
 typedef struct fy_seed fy_seed;
 
@@ -43,9 +44,9 @@ typedef struct fy_placement {
 } fy_placement;
 
 /*
- * Box (begin, shape) of a source tensor fills the box of the same shape that starts at `at`. Where one of
- * the two tensors has fewer dimensions (stacked experts), it counts as having leading ones: n_dims is the
- * larger number, and all three arrays have that many.
+ * Box (begin, shape) of a source tensor fills the box of the same shape that starts at `at`. Where
+ * one of the two tensors has fewer dimensions (stacked experts), it counts as having leading ones:
+ * n_dims is the larger number, and all three arrays have that many.
  */
 typedef struct fy_feed {
     uint32_t tensor;
@@ -105,8 +106,9 @@ typedef struct fy_problem {
     fy_index      split_index;
     fy_index      holders_index;
     fy_index      placement_index;
-    /* By rank, for those whose parameters come in another order than tensors; NULL: there are none. */
-    fy_order     *rank_order;
+    /* By rank, for those whose parameters come in another order than tensors; NULL: there are none.
+     */
+    fy_order *rank_order;
 } fy_problem;
 
 void fy_problem_cleanup(fy_problem *problem);
@@ -139,8 +141,8 @@ void fy_layout_parts(const fy_problem *problem, const fy_layout *layout, uint32_
                      uint32_t parts_out[FY_MAX_DIMS + 1]);
 
 /* The shape of a cell's shard before flattening; returns its elements. */
-uint64_t fy_layout_shard(const fy_problem *problem, const fy_layout *layout,
-                         const uint32_t *parts, uint64_t shape_out[FY_MAX_DIMS]);
+uint64_t fy_layout_shard(const fy_problem *problem, const fy_layout *layout, const uint32_t *parts,
+                         uint64_t shape_out[FY_MAX_DIMS]);
 
 /* The range [begin, end) of the flat part in a shard of n_elements. */
 void fy_layout_flat_range(const fy_layout *layout, uint32_t flat_part, uint64_t n_elements,

@@ -49,8 +49,8 @@ void ferry_roster_destroy(ferry_roster *roster)
 }
 
 /*
- * An expert parameter under its local name would pass for a replica of another expert: it gets its name in
- * the whole model here, if the caller has not given one.
+ * An expert parameter under its local name would pass for a replica of another expert: it gets its
+ * name in the whole model here, if the caller has not given one.
  */
 static ferry_status resolve_experts(ferry_model *model, ferry_error *error)
 {
@@ -103,10 +103,11 @@ ferry_status ferry_roster_set(ferry_roster *roster, uint32_t rank, const ferry_m
                               const ferry_model *dst_model, ferry_error *error)
 {
     if (roster == NULL || rank >= roster->n_ranks || roster->entries[rank].is_set) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_roster_set needs a roster and a rank of its world that is not set yet, "
-                       "not %u",
-                       rank);
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "ferry_roster_set needs a roster and a rank of its world that is not set yet, "
+            "not %u",
+            rank);
     }
     fy_entry     entry  = {.is_set = true};
     ferry_status status = take_model(src_model, rank, &entry.src, error);

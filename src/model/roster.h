@@ -25,8 +25,8 @@ struct ferry_roster {
 ferry_roster *fy_roster_retain(const ferry_roster *roster);
 
 /*
- * Lowers what every rank said to tensors and placements; with_seed adds the groups that the seed policy
- * needs. The problem borrows names from the roster, which must outlive it.
+ * Lowers what every rank said to tensors and placements; with_seed adds the groups that the seed
+ * policy needs. The problem borrows names from the roster, which must outlive it.
  */
 ferry_status fy_roster_lower(const ferry_roster *roster, bool with_seed, fy_problem *problem,
                              ferry_error *error);
@@ -57,7 +57,11 @@ uint64_t fy_read_number(fy_reader *in, uint64_t most);
 /* Borrowed; not zero ended. */
 const char *fy_read_text(fy_reader *in, size_t *length_out);
 
-void         fy_model_pack(const ferry_model *model, fy_pack *out); /* NULL is a model that is not there */
+void fy_model_pack(const ferry_model *model, fy_pack *out); /* NULL is a model that is not there */
 ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error *error);
+
+/* A rank's two models, source first, one packed behind the other. */
+ferry_status fy_roster_set_packed(ferry_roster *roster, uint32_t rank, fy_reader *in,
+                                  ferry_error *error);
 
 #endif

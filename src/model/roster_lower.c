@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * From what each rank says of its own parameters to tensors and placements: the same form that specs lower
- * to. Parameters with the same resolved name are one tensor; who has it, and which part, follows from the
- * ranks' positions in their tensor-parallel groups.
+ * From what each rank says of its own parameters to tensors and placements: the same form that
+ * specs lower to. Parameters with the same resolved name are one tensor; who has it, and which
+ * part, follows from the ranks' positions in their tensor-parallel groups.
  */
 #include "model/roster.h"
 
@@ -40,23 +40,18 @@ typedef struct roster_lowering {
     size_t                       n_side, side_capacity, part_capacity;
     const ferry_param_metadata **by_part;
     size_t                       by_part_capacity;
-    fy_index                     seed_index;
-    const fy_seed              **seeds;
-    uint64_t                    *seed_hash;
-    size_t                       n_seeds, seed_capacity, seed_hash_capacity;
+    fy_seed_memo                 seeds;
 } roster_lowering;
 
 static void cleanup(roster_lowering *l)
 {
     fy_index_cleanup(&l->names);
-    fy_index_cleanup(&l->seed_index);
+    fy_seed_memo_cleanup(&l->seeds);
     fy_free(l->tensors);
     fy_free(l->holdings);
     fy_free(l->side);
     fy_free(l->part);
     fy_free(l->by_part);
-    fy_free(l->seeds);
-    fy_free(l->seed_hash);
 }
 
 static uint32_t find_tensor(const roster_lowering *l, const char *name)
@@ -86,7 +81,7 @@ static ferry_status find_or_add(roster_lowering *l, const ferry_param_metadata *
     }
     problem->tensors[n] = (fy_tensor){
         .name = name, .dtype = m->dtype, .n_dims = m->n_dims, .src = FY_NONE, .dst = FY_NONE};
-    l->tensors[n]        = (gathered){.first = {FY_NONE, FY_NONE}, .last = {FY_NONE, FY_NONE}};
+    l->tensors[n] = (gathered){.first = {FY_NONE, FY_NONE}, .last = {FY_NONE, FY_NONE}};
     problem->n_tensors++;
     *number_out = n;
     return FERRY_OK;
@@ -131,9 +126,8 @@ static ferry_status gather_all(roster_lowering *l, ferry_error *error)
 {
     for (int side = 1; side >= 0; side--) {
         for (uint32_t r = 0; r < l->roster->n_ranks; r++) {
-            const fy_entry *entry  = &l->roster->entries[r];
-            ferry_status    status = gather_model(l, side == 0 ? entry->src : entry->dst, side,
-                                                  error);
+            const fy_entry *entry = &l->roster->entries[r];
+            ferry_status status = gather_model(l, side == 0 ? entry->src : entry->dst, side, error);
             if (status != FERRY_OK) {
                 return status;
             }
@@ -186,9 +180,8 @@ static ferry_status check_alike(const roster_lowering *l, const char *side_name,
             what     = !cut && m->shape[d] != first->shape[d] ? "shape" : NULL;
         }
         if (what != NULL) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "%s: %s ranks %u and %u differ in %s", fy_metadata_name(m), side_name,
-                           first->owner_rank, m->owner_rank, what);
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: %s ranks %u and %u differ in %s",
+                           fy_metadata_name(m), side_name, first->owner_rank, m->owner_rank, what);
         }
     }
     return FERRY_OK;
@@ -218,7 +211,8 @@ static const ferry_param_metadata *any_present(const ferry_param_metadata *const
     return *parts;
 }
 
-/* Stride: each shard is that many segments; if they divide, equal ones, else those of the chunk rule. */
+/* Stride: each shard is that many segments; if they divide, equal ones, else those of the chunk
+ * rule. */
 static ferry_status split_strided(const ferry_param_metadata *const *parts, uint32_t n_parts,
                                   uint32_t dim, uint64_t stride, fy_split **split_out,
                                   ferry_error *error)
@@ -234,13 +228,13 @@ static ferry_status split_strided(const ferry_param_metadata *const *parts, uint
     for (uint32_t p = 0; p < n_parts; p++) {
         if ((*split_out)->part_length[p] != part_length(parts, p, dim)) {
             const ferry_param_metadata *m = any_present(parts);
-            status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                             "%s dim %u: rank %u of %u holds %llu of %llu, but a stride of %llu gives "
-                             "it %llu",
-                             fy_metadata_name(m), dim, p, n_parts,
-                             (unsigned long long)part_length(parts, p, dim),
-                             (unsigned long long)extent, (unsigned long long)stride,
-                             (unsigned long long)(*split_out)->part_length[p]);
+            status                        = fy_fail(
+                                       error, FERRY_ERR_INVALID_INPUT,
+                                       "%s dim %u: rank %u of %u holds %llu of %llu, but a stride of %llu gives "
+                                                              "it %llu",
+                                       fy_metadata_name(m), dim, p, n_parts,
+                                       (unsigned long long)part_length(parts, p, dim), (unsigned long long)extent,
+                                       (unsigned long long)stride, (unsigned long long)(*split_out)->part_length[p]);
             fy_split_destroy(*split_out);
             return status;
         }
@@ -284,8 +278,8 @@ static ferry_status find_parts(roster_lowering *l, uint32_t n_parts, ferry_error
         size_t                      position = 0;
         if (m->is_tp) {
             ferry_error  inner;
-            ferry_status status = ferry_rank_in_group(
-                m->owner_rank, m->tensor_parallel_group_ranks, &position, &inner);
+            ferry_status status = ferry_rank_in_group(m->owner_rank, m->tensor_parallel_group_ranks,
+                                                      &position, &inner);
             if (status != FERRY_OK) {
                 return fy_fail(error, status, "%s: tensor parallel: %s", fy_metadata_name(m),
                                inner.message);
@@ -299,12 +293,13 @@ static ferry_status find_parts(roster_lowering *l, uint32_t n_parts, ferry_error
             same = other->partition_sizes[s] == m->partition_sizes[s];
         }
         if (!same) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "%s dim %u: ranks %u and %u hold the same part, but with lengths %llu and "
-                           "%llu",
-                           fy_metadata_name(m), m->partition_dim, other->owner_rank, m->owner_rank,
-                           (unsigned long long)other->shape[m->partition_dim],
-                           (unsigned long long)m->shape[m->partition_dim]);
+            return fy_fail(
+                error, FERRY_ERR_INVALID_INPUT,
+                "%s dim %u: ranks %u and %u hold the same part, but with lengths %llu and "
+                "%llu",
+                fy_metadata_name(m), m->partition_dim, other->owner_rank, m->owner_rank,
+                (unsigned long long)other->shape[m->partition_dim],
+                (unsigned long long)m->shape[m->partition_dim]);
         }
         l->by_part[position] = other == NULL ? m : other;
     }
@@ -374,141 +369,6 @@ static ferry_status lower_holders(roster_lowering *l, uint32_t n_cells, uint32_t
                               : status;
 }
 
-/* Groups for the seed policy. */
-
-static uint64_t hash_group(const ferry_group *group)
-{
-    return group == NULL ? 1 : fy_group_hash(group);
-}
-
-static uint64_t hash_side(const roster_lowering *l)
-{
-    uint64_t hash = l->side[0]->is_tp;
-    for (size_t i = 0; i < l->n_side; i++) {
-        hash = fy_hash_mix(hash, l->side[i]->owner_rank);
-        hash = fy_hash_mix(hash, hash_group(l->side[i]->data_parallel_group_ranks));
-        hash = fy_hash_mix(hash, hash_group(l->side[i]->tensor_parallel_group_ranks));
-    }
-    return hash;
-}
-
-typedef struct dp_entry {
-    const ferry_param_metadata *metadata;
-    size_t                      index;
-} dp_entry;
-
-static int compare_dp(const void *a, const void *b)
-{
-    const dp_entry    *x = a, *y = b;
-    const ferry_group *p = x->metadata->data_parallel_group_ranks;
-    const ferry_group *q = y->metadata->data_parallel_group_ranks;
-    int                by_group;
-    if (p == NULL || q == NULL) {
-        by_group = (p != NULL) - (q != NULL);
-    } else {
-        by_group = fy_group_compare(p, q);
-    }
-    return by_group != 0 ? by_group : (x->index > y->index) - (x->index < y->index);
-}
-
-static bool same_dp(const dp_entry *a, const dp_entry *b)
-{
-    const ferry_group *p = a->metadata->data_parallel_group_ranks;
-    const ferry_group *q = b->metadata->data_parallel_group_ranks;
-    return p == q || (p != NULL && q != NULL && fy_group_equal(p, q));
-}
-
-/* The first entry of every DP group, in the order of the groups. */
-static size_t list_buckets(const roster_lowering *l, dp_entry *entries)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < l->n_side; i++) {
-        entries[i] = (dp_entry){.metadata = l->side[i], .index = i};
-    }
-    fy_sort(entries, l->n_side, sizeof *entries, compare_dp);
-    for (size_t i = 0; i < l->n_side; i++) {
-        if (n == 0 || !same_dp(&entries[n - 1], &entries[i])) {
-            entries[n++] = entries[i];
-        }
-    }
-    return n;
-}
-
-static bool fill_buckets(roster_lowering *l, const dp_entry *buckets, size_t n_buckets,
-                         uint32_t n_cells, fy_seed *seed)
-{
-    fy_arena  *arena    = &l->problem->arena;
-    uint32_t  *senders  = fy_arena_alloc(arena, n_buckets * n_cells, sizeof *senders);
-    seed->bucket_dp     = fy_arena_alloc(arena, n_buckets, sizeof *seed->bucket_dp);
-    if (senders == NULL || seed->bucket_dp == NULL) {
-        return false;
-    }
-    for (size_t b = 0; b < n_buckets; b++) {
-        const ferry_param_metadata *m = buckets[b].metadata;
-        seed->bucket_dp[b]            = m->data_parallel_group_ranks;
-        for (uint32_t c = 0; c < n_cells; c++) {
-            senders[b * n_cells + c] =
-                m->is_tp ? ferry_group_rank_at(m->tensor_parallel_group_ranks, c) : m->owner_rank;
-        }
-    }
-    seed->senders   = senders;
-    seed->n_buckets = (uint32_t)n_buckets;
-    seed->n_cells   = n_cells;
-    return true;
-}
-
-static bool fill_ranks(roster_lowering *l, fy_seed *seed)
-{
-    fy_seed_rank *ranks = fy_arena_alloc(&l->problem->arena, l->n_side, sizeof *ranks);
-    if (ranks == NULL) {
-        return false;
-    }
-    for (size_t i = 0; i < l->n_side; i++) {
-        ferry_group *group    = l->side[i]->data_parallel_group_ranks;
-        size_t       position = 0;
-        if (group != NULL) {
-            fy_group_find(group, l->side[i]->owner_rank, &position);
-        }
-        ranks[i] = (fy_seed_rank){.rank     = l->side[i]->owner_rank,
-                                  .dp_index = (uint32_t)position};
-    }
-    seed->ranks   = ranks;
-    seed->n_ranks = (uint32_t)l->n_side;
-    return true;
-}
-
-/* One object per distinct set of groups, so that tensors placed alike still share a placement. */
-static ferry_status make_seed(roster_lowering *l, uint32_t n_cells, const fy_seed **seed_out,
-                              ferry_error *error)
-{
-    uint64_t        hash = hash_side(l);
-    fy_index_cursor c    = fy_index_first(&l->seed_index, hash);
-    if (c.value != FY_INDEX_NONE) {
-        *seed_out = l->seeds[c.value];
-        return FERRY_OK;
-    }
-    dp_entry    *entries = fy_alloc(l->n_side, sizeof *entries);
-    fy_seed     *seed    = fy_arena_alloc(&l->problem->arena, 1, sizeof *seed);
-    ferry_status status  = FERRY_OK;
-    if (entries == NULL || seed == NULL) {
-        status = fy_fail_no_memory(error, "the groups of the seed policy");
-        goto out;
-    }
-    *seed = (fy_seed){0};
-    if (!fill_buckets(l, entries, list_buckets(l, entries), n_cells, seed) ||
-        !fill_ranks(l, seed) ||
-        !fy_reserve((void **)&l->seeds, &l->seed_capacity, l->n_seeds + 1, sizeof(fy_seed *)) ||
-        !fy_index_insert(&l->seed_index, hash, (uint32_t)l->n_seeds)) {
-        status = fy_fail_no_memory(error, "the groups of the seed policy");
-        goto out;
-    }
-    l->seeds[l->n_seeds++] = seed;
-    *seed_out              = seed;
-out:
-    fy_free(entries);
-    return status;
-}
-
 static ferry_status lower_side(roster_lowering *l, uint32_t tensor, int side, bool replicated,
                                uint32_t *placement_out, ferry_error *error)
 {
@@ -528,7 +388,7 @@ static ferry_status lower_side(roster_lowering *l, uint32_t tensor, int side, bo
     fy_layout                   layout  = {0};
     uint32_t                    holders = 0;
     const fy_seed              *seed    = NULL;
-    uint32_t n_parts =
+    uint32_t                    n_parts =
         first->is_tp ? (uint32_t)ferry_group_size(first->tensor_parallel_group_ranks) : 1;
     status = find_parts(l, n_parts, error);
     if (status == FERRY_OK) {
@@ -538,18 +398,19 @@ static ferry_status lower_side(roster_lowering *l, uint32_t tensor, int side, bo
         status = lower_holders(l, n_parts, &holders, error);
     }
     if (status == FERRY_OK && l->with_seed) {
-        status = make_seed(l, n_parts, &seed, error);
+        status =
+            fy_seed_make(&l->seeds, &l->problem->arena, l->side, l->n_side, n_parts, &seed, error);
     }
     if (status == FERRY_OK) {
-        status =
-            fy_problem_add_placement(l->problem, &layout, holders, seed, placement_out, error);
+        status = fy_problem_add_placement(l->problem, &layout, holders, seed, placement_out, error);
     }
     return status;
 }
 
 /* Where the two sides meet. */
 
-/* The ranks that share a parameter along its dimension: of a side that is not cut, those of its group. */
+/* The ranks that share a parameter along its dimension: of a side that is not cut, those of its
+ * group. */
 static const ferry_param_metadata *first_holder(const roster_lowering *l, uint32_t tensor, int side)
 {
     uint32_t i = l->tensors[tensor].first[side];
@@ -561,20 +422,19 @@ static ferry_status check_replicated(const ferry_param_metadata *src,
 {
     for (uint32_t d = 0; d < dst->n_dims; d++) {
         if (src->shape[d] != dst->shape[d]) {
-            return fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                           "%s dim %u: source rank %u has %llu, but destination rank %u has %llu, and "
-                           "neither side is TP",
-                           fy_metadata_name(dst), d, src->owner_rank,
-                           (unsigned long long)src->shape[d], dst->owner_rank,
-                           (unsigned long long)dst->shape[d]);
+            return fy_fail(
+                error, FERRY_ERR_INVALID_PLAN,
+                "%s dim %u: source rank %u has %llu, but destination rank %u has %llu, and "
+                "neither side is TP",
+                fy_metadata_name(dst), d, src->owner_rank, (unsigned long long)src->shape[d],
+                dst->owner_rank, (unsigned long long)dst->shape[d]);
         }
     }
     return FERRY_OK;
 }
 
 /* A side that is not TP under a TP group of several ranks is replicated there: not a shard. */
-static ferry_status check_group(const ferry_param_metadata *m, const char *side,
-                                ferry_error *error)
+static ferry_status check_group(const ferry_param_metadata *m, const char *side, ferry_error *error)
 {
     if (m->tensor_parallel_group_ranks == NULL ||
         ferry_group_size(m->tensor_parallel_group_ranks) == 0) {
@@ -597,7 +457,8 @@ static ferry_status check_sums(const roster_lowering *l, uint32_t tensor,
     size_t            n_src   = ferry_group_size(src->tensor_parallel_group_ranks);
     size_t            n_dst   = ferry_group_size(dst->tensor_parallel_group_ranks);
     for (uint32_t d = 0; d < t->n_dims; d++) {
-        /* What a rank of a larger group holds whole counts once for each rank, as if it were cut. */
+        /* What a rank of a larger group holds whole counts once for each rank, as if it were cut.
+         */
         bool     cut    = d == (dst->is_tp ? dst->partition_dim : src->partition_dim);
         uint64_t source = have[d] * (cut && !src->is_tp ? n_src : 1);
         uint64_t target = want[d] * (cut && !dst->is_tp ? n_dst : 1);
@@ -753,7 +614,7 @@ static int compare_tensors(const void *a, const void *b)
 /* The order of a rank's own parameters, if it is not that of the tensors. */
 static ferry_status note_order(roster_lowering *l, uint32_t rank, ferry_error *error)
 {
-    const ferry_model *model = l->roster->entries[rank].dst;
+    const ferry_model *model  = l->roster->entries[rank].dst;
     bool               sorted = true;
     uint32_t           last   = 0;
     for (size_t i = 0; model != NULL && sorted && i < model->n_params; i++) {
@@ -773,7 +634,7 @@ static ferry_status note_order(roster_lowering *l, uint32_t rank, ferry_error *e
         }
         memset(problem->rank_order, 0, problem->n_ranks * sizeof *problem->rank_order);
     }
-    fy_order       order = {.n = (uint32_t)model->n_params};
+    fy_order       order     = {.n = (uint32_t)model->n_params};
     ranked_tensor *by_tensor = fy_alloc(order.n, sizeof *by_tensor);
     order.tensors            = fy_arena_alloc(&problem->arena, order.n, sizeof *order.tensors);
     order.sorted             = fy_arena_alloc(&problem->arena, order.n, sizeof *order.sorted);

@@ -1,7 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "model/seed.h"
 
-
 static const fy_seed_rank *find_rank(const fy_seed *seed, uint32_t rank)
 {
     uint32_t low = 0, high = seed->n_ranks;

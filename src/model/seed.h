@@ -6,10 +6,12 @@
 #include "model/holders.h"
 #include "model/problem.h"
 
+#include <ferry/metadata.h>
+
 /*
- * Groups for the seed policy that were given, not derived from a mesh. Of a source placement: its DP
- * groups in sorted order (buckets), and for each the tensor-parallel group of its first entry, by part.
- * Of a destination placement: each rank's place in its DP group.
+ * Groups for the seed policy that were given, not derived from a mesh. Of a source placement: its
+ * DP groups in sorted order (buckets), and for each the tensor-parallel group of its first entry,
+ * by part. Of a destination placement: each rank's place in its DP group.
  */
 typedef struct fy_seed_rank {
     uint32_t rank;
@@ -28,5 +30,18 @@ struct fy_seed {
 /* is_cut: a side is, so there is no round robin over the DP group. */
 uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, bool is_cut, uint32_t cell,
                         uint32_t rank);
+
+/* One object per distinct set of groups, so that tensors placed alike still share a placement. */
+typedef struct fy_seed_memo {
+    fy_index        index;
+    const fy_seed **seeds;
+    size_t          n_seeds, capacity;
+} fy_seed_memo;
+
+/* holders ascend by rank and are not none; the result lives in the arena. */
+ferry_status fy_seed_make(fy_seed_memo *memo, fy_arena *arena,
+                          const ferry_param_metadata *const *holders, size_t n_holders,
+                          uint32_t n_cells, const fy_seed **seed_out, ferry_error *error);
+void         fy_seed_memo_cleanup(fy_seed_memo *memo);
 
 #endif

@@ -9,7 +9,8 @@
 
 void ferry_spec_destroy(ferry_spec *spec)
 {
-    if (spec != NULL && atomic_fetch_sub_explicit(&spec->references, 1, memory_order_acq_rel) == 1) {
+    if (spec != NULL &&
+        atomic_fetch_sub_explicit(&spec->references, 1, memory_order_acq_rel) == 1) {
         fy_free(spec->text);
         fy_free(spec->tensors);
         fy_index_cleanup(&spec->names);
@@ -95,18 +96,17 @@ static ferry_status parse_overrides(ferry_spec *spec, const json_t *json,
     }
     const char *key;
     json_t     *value;
-    json_object_foreach((json_t *)json, key, value)
-    {
-        fy_node_rate *rate   = &cluster->overrides[cluster->n_overrides++];
-        fy_json_place at     = {.parent = place, .key = key};
-        *rate                = (fy_node_rate){.rank_rate = cluster->rank_rate,
-                                              .node_rate = cluster->node_rate};
-        ferry_status  status = parse_override(value, &at, rate, error);
+    json_object_foreach ((json_t *)json, key, value) {
+        fy_node_rate *rate = &cluster->overrides[cluster->n_overrides++];
+        fy_json_place at   = {.parent = place, .key = key};
+        *rate = (fy_node_rate){.rank_rate = cluster->rank_rate, .node_rate = cluster->node_rate};
+        ferry_status status = parse_override(value, &at, rate, error);
         if (status != FERRY_OK) {
             return status;
         }
     }
-    fy_sort(cluster->overrides, cluster->n_overrides, sizeof *cluster->overrides, compare_overrides);
+    fy_sort(cluster->overrides, cluster->n_overrides, sizeof *cluster->overrides,
+            compare_overrides);
     return FERRY_OK;
 }
 
@@ -126,15 +126,15 @@ static ferry_status parse_latency(const json_t *json, const fy_json_place *place
     return FERRY_OK;
 }
 
-ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json,
-                                   const fy_json_place *place, ferry_error *error)
+ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json, const fy_json_place *place,
+                                   ferry_error *error)
 {
-    static const char *const keys[] = {"ranks_per_node", "rank_gbytes_per_s", "node_gbytes_per_s",
-                                       "latency_us",     "nodes",             NULL};
-    fy_cluster              *cluster = &spec->cluster;
-    const json_t            *member;
-    uint64_t                 ranks_per_node = 0;
-    ferry_status             status         = fy_json_expect_object(json, place, keys, error);
+    static const char *const keys[] = {
+        "ranks_per_node", "rank_gbytes_per_s", "node_gbytes_per_s", "latency_us", "nodes", NULL};
+    fy_cluster   *cluster = &spec->cluster;
+    const json_t *member;
+    uint64_t      ranks_per_node = 0;
+    ferry_status  status         = fy_json_expect_object(json, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_json_member(json, place, "ranks_per_node", &member, error);
     }
@@ -162,15 +162,14 @@ ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json,
     return status;
 }
 
-static ferry_status check_format(const json_t *root, const fy_json_place *place,
-                                 ferry_error *error)
+static ferry_status check_format(const json_t *root, const fy_json_place *place, ferry_error *error)
 {
-    static const char *const keys[] = {"format", "tensors",     "model",  "source",
+    static const char *const keys[] = {"format",      "tensors", "model", "source",
                                        "destination", "cluster", NULL};
-    const json_t *member;
-    const char   *format;
-    fy_json_place at     = {.parent = place, .key = "format"};
-    ferry_status  status = fy_json_expect_object(root, place, keys, error);
+    const json_t            *member;
+    const char              *format;
+    fy_json_place            at     = {.parent = place, .key = "format"};
+    ferry_status             status = fy_json_expect_object(root, place, keys, error);
     if (status == FERRY_OK) {
         status = fy_json_member(root, place, "format", &member, error);
     }
@@ -186,8 +185,8 @@ static ferry_status check_format(const json_t *root, const fy_json_place *place,
 static ferry_status parse_sides(ferry_spec *spec, const json_t *root, const fy_json_place *place,
                                 ferry_error *error)
 {
-    fy_side      *sides[2] = {&spec->source, &spec->destination};
-    ferry_status  status   = FERRY_OK;
+    fy_side     *sides[2]  = {&spec->source, &spec->destination};
+    ferry_status status    = FERRY_OK;
     spec->source.name      = "source";
     spec->destination.name = "destination";
     for (size_t i = 0; i < 2 && status == FERRY_OK; i++) {
@@ -201,8 +200,8 @@ static ferry_status parse_sides(ferry_spec *spec, const json_t *root, const fy_j
     return status;
 }
 
-static ferry_status parse_members(ferry_spec *spec, const json_t *root,
-                                  const fy_json_place *place, ferry_error *error)
+static ferry_status parse_members(ferry_spec *spec, const json_t *root, const fy_json_place *place,
+                                  ferry_error *error)
 {
     const json_t *member;
     fy_json_place tensors = {.parent = place, .key = "tensors"};
@@ -214,7 +213,7 @@ static ferry_status parse_members(ferry_spec *spec, const json_t *root,
                                   ? fy_json_fail(&model, error, "and tensors exclude each other")
                                   : fy_json_fail(&model, error,
                                                  "names a file, which only a spec that is loaded "
-                                                 "from a file can do; use ferry_spec_load");
+                                                              "from a file can do; use ferry_spec_load");
     }
     if (status == FERRY_OK) {
         status = fy_json_member(root, place, "tensors", &member, error);

@@ -82,15 +82,15 @@ typedef struct fy_side {
 
 struct ferry_spec {
     _Atomic uint32_t references;
-    fy_arena    arena;
-    char       *text; /* the whole spec, its model expanded: what a saved plan keeps */
-    fy_tensor  *tensors;
-    uint32_t    n_tensors;
-    size_t      tensor_capacity;
-    fy_index    names;
-    fy_side     source;
-    fy_side     destination;
-    fy_cluster  cluster;
+    fy_arena         arena;
+    char            *text; /* the whole spec, its model expanded: what a saved plan keeps */
+    fy_tensor       *tensors;
+    uint32_t         n_tensors;
+    size_t           tensor_capacity;
+    fy_index         names;
+    fy_side          source;
+    fy_side          destination;
+    fy_cluster       cluster;
 };
 
 enum {
@@ -112,10 +112,10 @@ ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_j
                                 fy_side *side, ferry_error *error);
 ferry_status fy_spec_parse_rule(ferry_spec *spec, const fy_side *side, const json_t *json,
                                 const fy_json_place *place, fy_rule *rule, ferry_error *error);
-ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json,
-                                   const fy_json_place *place, ferry_error *error);
-ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json,
-                                   const fy_json_place *place, ferry_error *error);
+ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const fy_json_place *place,
+                                   ferry_error *error);
+ferry_status fy_spec_parse_cluster(ferry_spec *spec, const json_t *json, const fy_json_place *place,
+                                   ferry_error *error);
 
 /* The axis that a JSON string names. */
 ferry_status fy_spec_find_axis(const fy_side *side, const json_t *json, const fy_json_place *place,

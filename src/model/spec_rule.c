@@ -52,8 +52,8 @@ static ferry_status parse_block(const json_t *json, const fy_json_place *place,
     }
     fy_json_place size_at  = {.parent = place, .index = 0};
     fy_json_place parts_at = {.parent = place, .index = 1};
-    ferry_status  status   = fy_json_get_size(json_array_get(json, 0), &size_at, 0, INT64_MAX,
-                                              &block->size, error);
+    ferry_status  status =
+        fy_json_get_size(json_array_get(json, 0), &size_at, 0, INT64_MAX, &block->size, error);
     if (status == FERRY_OK) {
         status = fy_json_get_size(json_array_get(json, 1), &parts_at, 1, FERRY_MAX_RANKS, &n_parts,
                                   error);
@@ -120,7 +120,7 @@ static ferry_status parse_axes(ferry_spec *spec, const fy_side *side, const json
     for (size_t i = 0; i < n; i++) {
         fy_json_place at     = {.parent = place, .index = i};
         ferry_status  status = fy_spec_find_axis(side, is_list ? json_array_get(json, i) : json,
-                                                 is_list ? &at : place, &shard->axes[i], error);
+                                                is_list ? &at : place, &shard->axes[i], error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -141,7 +141,7 @@ static ferry_status parse_parts(const json_t *json, const fy_json_place *place, 
     if (parts == NULL) {
         return FERRY_OK;
     }
-    fy_json_place at = {.parent = place, .key = "parts"};
+    fy_json_place at     = {.parent = place, .key = "parts"};
     ferry_status  status = fy_json_get_size(parts, &at, 1, FERRY_MAX_RANKS, &n_parts, error);
     if (status == FERRY_OK) {
         status         = check_parts(n_parts, shard->n_ranks, &at, error);
@@ -157,10 +157,10 @@ static ferry_status parse_cut(ferry_spec *spec, const json_t *json, const fy_jso
     static const struct {
         const char *key;
         fy_cut      cut;
-    } cuts[] = {{"stride", FY_CUT_STRIDE},
-                {"cycle", FY_CUT_CYCLE},
-                {"blocks", FY_CUT_BLOCKS},
-                {"sizes", FY_CUT_SIZES}};
+    } cuts[]          = {{"stride", FY_CUT_STRIDE},
+                         {"cycle", FY_CUT_CYCLE},
+                         {"blocks", FY_CUT_BLOCKS},
+                         {"sizes", FY_CUT_SIZES}};
     const char *found = NULL;
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
         const json_t *value = json_object_get(json, cuts[i].key);
@@ -178,8 +178,7 @@ static ferry_status parse_cut(ferry_spec *spec, const json_t *json, const fy_jso
         if (shard->cut == FY_CUT_BLOCKS) {
             status = parse_blocks(&spec->arena, value, &at, shard, error);
         } else if (shard->cut == FY_CUT_SIZES) {
-            status =
-                parse_sizes(&spec->arena, value, &at, &shard->sizes, &shard->n_values, error);
+            status = parse_sizes(&spec->arena, value, &at, &shard->sizes, &shard->n_values, error);
             if (status == FERRY_OK && shard->n_values != shard->n_parts) {
                 status = fy_json_fail(&at, error, "has %zu entries, but there are %u parts",
                                       shard->n_values, shard->n_parts);
@@ -232,10 +231,10 @@ static ferry_status parse_unit(const json_t *json, const fy_json_place *place, f
 static ferry_status parse_shard(ferry_spec *spec, const fy_side *side, const json_t *json,
                                 const fy_json_place *place, fy_shard *shard, ferry_error *error)
 {
-    static const char *const keys[] = {"dim",    "axis",  "stride", "blocks", "sizes", "cycle",
-                                       "nested", "parts", "unit",   NULL};
-    const json_t            *member = NULL;
-    uint64_t                 dim    = 0;
+    static const char *const keys[]  = {"dim",   "axis",   "stride", "blocks", "sizes",
+                                        "cycle", "nested", "parts",  "unit",   NULL};
+    const json_t            *member  = NULL;
+    uint64_t                 dim     = 0;
     fy_json_place            dim_at  = {.parent = place, .key = "dim"};
     fy_json_place            axis_at = {.parent = place, .key = "axis"};
     *shard                           = (fy_shard){.unit = 1};
@@ -318,9 +317,9 @@ static ferry_status parse_flat(ferry_spec *spec, const fy_side *side, const json
         size_t n;
         status = parse_sizes(&spec->arena, sizes, &sizes_at, &rule->flat_sizes, &n, error);
         if (status == FERRY_OK && n != side->axes[rule->flat_axis].size) {
-            status = fy_json_fail(&sizes_at, error, "has %zu entries, but axis \"%s\" has %u", n,
-                                  side->axes[rule->flat_axis].name,
-                                  side->axes[rule->flat_axis].size);
+            status =
+                fy_json_fail(&sizes_at, error, "has %zu entries, but axis \"%s\" has %u", n,
+                             side->axes[rule->flat_axis].name, side->axes[rule->flat_axis].size);
         }
     }
     rule->is_flat = true;
@@ -330,9 +329,9 @@ static ferry_status parse_flat(ferry_spec *spec, const fy_side *side, const json
 static ferry_status parse_coordinate(const fy_side *side, const json_t *json,
                                      const fy_json_place *place, fy_pin *pin, ferry_error *error)
 {
-    int64_t       size = side->axes[pin->axis].size;
-    int64_t       value;
-    ferry_status  status = fy_json_get_integer(json, place, -size, size - 1, &value, error);
+    int64_t      size = side->axes[pin->axis].size;
+    int64_t      value;
+    ferry_status status = fy_json_get_integer(json, place, -size, size - 1, &value, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -374,7 +373,7 @@ static ferry_status parse_pin(ferry_spec *spec, const fy_side *side, const json_
     for (size_t i = 0; i < n; i++) {
         fy_json_place at     = {.parent = place, .index = i};
         ferry_status  status = parse_coordinate(side, is_list ? json_array_get(json, i) : json,
-                                                is_list ? &at : place, pin, error);
+                                               is_list ? &at : place, pin, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -394,14 +393,14 @@ static ferry_status parse_pins(ferry_spec *spec, const fy_side *side, const json
     if (rule->pins == NULL) {
         return fy_fail_no_memory(error, "a rule");
     }
-    json_object_foreach((json_t *)json, key, value)
-    {
-        fy_pin       *pin    = &rule->pins[rule->n_pins++];
-        fy_json_place at     = {.parent = place, .key = key};
-        json_t       *name   = json_string(key);
-        *pin                 = (fy_pin){0};
-        ferry_status  status = name == NULL ? fy_fail_no_memory(error, "a rule")
-                                            : fy_spec_find_axis(side, name, place, &pin->axis, error);
+    json_object_foreach ((json_t *)json, key, value) {
+        fy_pin       *pin   = &rule->pins[rule->n_pins++];
+        fy_json_place at    = {.parent = place, .key = key};
+        json_t       *name  = json_string(key);
+        *pin                = (fy_pin){0};
+        ferry_status status = name == NULL
+                                  ? fy_fail_no_memory(error, "a rule")
+                                  : fy_spec_find_axis(side, name, place, &pin->axis, error);
         json_decref(name);
         if (status == FERRY_OK) {
             status = parse_pin(spec, side, value, &at, pin, error);
@@ -414,8 +413,8 @@ static ferry_status parse_pins(ferry_spec *spec, const fy_side *side, const json
 }
 
 /* An axis has one use in a rule. Uses by stages are checked per tensor. */
-static ferry_status check_axes(const fy_side *side, const fy_rule *rule,
-                               const fy_json_place *place, ferry_error *error)
+static ferry_status check_axes(const fy_side *side, const fy_rule *rule, const fy_json_place *place,
+                               ferry_error *error)
 {
     uint32_t uses[FY_MAX_AXES] = {0};
     for (uint32_t i = 0; i < rule->n_shards; i++) {
@@ -441,7 +440,7 @@ static ferry_status check_axes(const fy_side *side, const fy_rule *rule,
 static ferry_status parse_match(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_rule *rule, ferry_error *error)
 {
-    const json_t *member = NULL;
+    const json_t *member   = NULL;
     fy_json_place match_at = {.parent = place, .key = "match"};
     fy_json_place skip_at  = {.parent = place, .key = "skip"};
     ferry_status  status   = fy_json_member(json, place, "match", &member, error);

@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-static ferry_status parse_axis(const fy_side *side, const json_t *json,
-                               const fy_json_place *place, fy_axis *axis, ferry_error *error)
+static ferry_status parse_axis(const fy_side *side, const json_t *json, const fy_json_place *place,
+                               fy_axis *axis, ferry_error *error)
 {
     uint64_t size;
     if (!json_is_array(json) || json_array_size(json) != 2) {
@@ -16,11 +16,10 @@ static ferry_status parse_axis(const fy_side *side, const json_t *json,
     }
     fy_json_place name_at = {.parent = place, .index = 0};
     fy_json_place size_at = {.parent = place, .index = 1};
-    ferry_status  status =
-        fy_json_get_string(json_array_get(json, 0), &name_at, &axis->name, error);
+    ferry_status status = fy_json_get_string(json_array_get(json, 0), &name_at, &axis->name, error);
     if (status == FERRY_OK) {
-        status = fy_json_get_size(json_array_get(json, 1), &size_at, 1, FERRY_MAX_RANKS, &size,
-                                  error);
+        status =
+            fy_json_get_size(json_array_get(json, 1), &size_at, 1, FERRY_MAX_RANKS, &size, error);
     }
     if (status != FERRY_OK) {
         return status;
@@ -53,12 +52,12 @@ static ferry_status parse_mesh(ferry_spec *spec, const json_t *json, const fy_js
     }
     for (uint32_t i = 0; i < side->n_axes; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        status = parse_axis(side, json_array_get(json, i), &at, &side->axes[i], error);
+        status           = parse_axis(side, json_array_get(json, i), &at, &side->axes[i], error);
         if (status != FERRY_OK) {
             return status;
         }
-        side->axes[i].name = fy_arena_copy(&spec->arena, side->axes[i].name,
-                                           strlen(side->axes[i].name));
+        side->axes[i].name =
+            fy_arena_copy(&spec->arena, side->axes[i].name, strlen(side->axes[i].name));
         if (side->axes[i].name == NULL) {
             return fy_fail_no_memory(error, "a mesh");
         }
@@ -98,8 +97,7 @@ static ferry_status check_distinct(const fy_side *side, const fy_json_place *pla
 }
 
 static ferry_status parse_rank_list(ferry_spec *spec, const json_t *json,
-                                    const fy_json_place *place, fy_side *side,
-                                    ferry_error *error)
+                                    const fy_json_place *place, fy_side *side, ferry_error *error)
 {
     ferry_status status = fy_json_expect_array(json, place, error);
     if (status == FERRY_OK && json_array_size(json) != side->n_ranks) {
@@ -116,8 +114,8 @@ static ferry_status parse_rank_list(ferry_spec *spec, const json_t *json,
     for (uint32_t i = 0; i < side->n_ranks; i++) {
         uint64_t      rank;
         fy_json_place at = {.parent = place, .index = i};
-        status = fy_json_get_size(json_array_get(json, i), &at, 0, FERRY_MAX_RANKS - 1, &rank,
-                                  error);
+        status =
+            fy_json_get_size(json_array_get(json, i), &at, 0, FERRY_MAX_RANKS - 1, &rank, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -188,8 +186,8 @@ static ferry_status parse_stage_sizes(ferry_spec *spec, const json_t *json,
     return FERRY_OK;
 }
 
-ferry_status fy_spec_find_axis(const fy_side *side, const json_t *json,
-                               const fy_json_place *place, uint32_t *axis_out, ferry_error *error)
+ferry_status fy_spec_find_axis(const fy_side *side, const json_t *json, const fy_json_place *place,
+                               uint32_t *axis_out, ferry_error *error)
 {
     const char  *name;
     ferry_status status = fy_json_get_string(json, place, &name, error);
@@ -249,9 +247,8 @@ static ferry_status parse_stage(ferry_spec *spec, const json_t *json, const fy_j
     }
     if (status == FERRY_OK) {
         stage->match = fy_arena_copy(&spec->arena, stage->match, strlen(stage->match));
-        status       = stage->match == NULL
-                           ? fy_fail_no_memory(error, "a stage")
-                           : parse_stage_count(spec, json, place, side, stage, error);
+        status       = stage->match == NULL ? fy_fail_no_memory(error, "a stage")
+                                            : parse_stage_count(spec, json, place, side, stage, error);
     }
     return status;
 }
@@ -300,10 +297,10 @@ static ferry_status parse_rules(ferry_spec *spec, const json_t *json, const fy_j
 ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_side *side, ferry_error *error)
 {
-    static const char *const keys[] = {"mesh", "first_rank", "ranks", "stages", "rules", NULL};
-    const json_t            *mesh   = NULL;
-    const json_t            *rules  = NULL;
-    const json_t            *stages = NULL;
+    static const char *const keys[]    = {"mesh", "first_rank", "ranks", "stages", "rules", NULL};
+    const json_t            *mesh      = NULL;
+    const json_t            *rules     = NULL;
+    const json_t            *stages    = NULL;
     fy_json_place            mesh_at   = {.parent = place, .key = "mesh"};
     fy_json_place            rules_at  = {.parent = place, .key = "rules"};
     fy_json_place            stages_at = {.parent = place, .key = "stages"};

@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* The tensors of a spec: repeated entries are expanded, sources resolved and their tilings checked. */
+/* The tensors of a spec: repeated entries are expanded, sources resolved and their tilings checked.
+ */
 #include "model/spec.h"
 
 #include "base/checked.h"
@@ -39,8 +40,8 @@ static ferry_status expand_name(const char *pattern, const repeat *numbers, char
                                 MAX_NAME_BYTES - 24);
         }
         if (numbers->n_counts > 0 && read_hole(pattern, numbers, &index)) {
-            used += (size_t)snprintf(name + used, 24, "%llu",
-                                     (unsigned long long)numbers->at[index]);
+            used +=
+                (size_t)snprintf(name + used, 24, "%llu", (unsigned long long)numbers->at[index]);
             pattern += 3;
         } else {
             name[used++] = *pattern++;
@@ -52,8 +53,8 @@ static ferry_status expand_name(const char *pattern, const repeat *numbers, char
 }
 
 /* A count whose number stands nowhere in the name would make the same tensor again. */
-static ferry_status check_holes(const char *name, const repeat *numbers,
-                                const fy_json_place *place, ferry_error *error)
+static ferry_status check_holes(const char *name, const repeat *numbers, const fy_json_place *place,
+                                ferry_error *error)
 {
     for (size_t i = 0; i < numbers->n_counts; i++) {
         char hole[24];
@@ -177,10 +178,10 @@ typedef struct entry {
 static ferry_status parse_entry(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 entry *entry_out, ferry_error *error)
 {
-    static const char *const keys[] = {"name", "shape", "dtype", "count", "source", NULL};
-    const json_t            *member = NULL;
-    const char              *dtype = NULL;
-    uint64_t                *shape = NULL;
+    static const char *const keys[]   = {"name", "shape", "dtype", "count", "source", NULL};
+    const json_t            *member   = NULL;
+    const char              *dtype    = NULL;
+    uint64_t                *shape    = NULL;
     fy_json_place            name_at  = {.parent = place, .key = "name"};
     fy_json_place            shape_at = {.parent = place, .key = "shape"};
     fy_json_place            dtype_at = {.parent = place, .key = "dtype"};
@@ -252,9 +253,10 @@ static ferry_status add_entry(ferry_spec *spec, entry *e, const fy_json_place *p
     return FERRY_OK;
 }
 
-static ferry_status find_source(const ferry_spec *spec, const fy_tensor *tensor, const char *pattern,
-                                const repeat *numbers, const fy_json_place *place,
-                                uint32_t *number_out, ferry_error *error)
+static ferry_status find_source(const ferry_spec *spec, const fy_tensor *tensor,
+                                const char *pattern, const repeat *numbers,
+                                const fy_json_place *place, uint32_t *number_out,
+                                ferry_error *error)
 {
     char         name[MAX_NAME_BYTES];
     size_t       length;
@@ -273,7 +275,8 @@ static ferry_status find_source(const ferry_spec *spec, const fy_tensor *tensor,
         char have[FERRY_DTYPE_TEXT_BYTES], want[FERRY_DTYPE_TEXT_BYTES];
         ferry_dtype_format(source->dtype, have);
         ferry_dtype_format(tensor->dtype, want);
-        return fy_json_fail(place, error, "of \"%s\" (%s) names \"%s\", which is %s; dtypes must agree",
+        return fy_json_fail(place, error,
+                            "of \"%s\" (%s) names \"%s\", which is %s; dtypes must agree",
                             tensor->name, want, name, have);
     }
     *number_out = number;
@@ -284,8 +287,7 @@ static ferry_status tie(const ferry_spec *spec, const fy_tensor *tensor, const c
                         const repeat *numbers, const fy_json_place *place, fy_feed *feed,
                         ferry_error *error)
 {
-    ferry_status status =
-        find_source(spec, tensor, pattern, numbers, place, &feed->tensor, error);
+    ferry_status status = find_source(spec, tensor, pattern, numbers, place, &feed->tensor, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -330,11 +332,10 @@ static ferry_status check_inside(const char *name, const uint64_t *shape, const 
 {
     for (uint32_t d = 0; d < n_dims; d++) {
         if (begin[d] + length[d] > shape[d]) { /* both below 2^63 */
-            return fy_json_fail(place, error,
-                                "reaches from %llu to %llu on dim %u of \"%s\", whose extent is %llu",
-                                (unsigned long long)begin[d],
-                                (unsigned long long)(begin[d] + length[d]), d, name,
-                                (unsigned long long)shape[d]);
+            return fy_json_fail(
+                place, error, "reaches from %llu to %llu on dim %u of \"%s\", whose extent is %llu",
+                (unsigned long long)begin[d], (unsigned long long)(begin[d] + length[d]), d, name,
+                (unsigned long long)shape[d]);
         }
     }
     return FERRY_OK;
@@ -347,7 +348,7 @@ static ferry_status align_feed(const fy_tensor *source, const fy_tensor *tensor,
 {
     uint32_t n       = source->n_dims > tensor->n_dims ? source->n_dims : tensor->n_dims;
     uint32_t src_pad = n - source->n_dims, dst_pad = n - tensor->n_dims;
-    feed->n_dims     = n;
+    feed->n_dims = n;
     for (uint32_t d = 0; d < n; d++) {
         feed->begin[d] = d < src_pad ? 0 : begin[d - src_pad];
         feed->shape[d] = d < src_pad ? 1 : shape[d - src_pad];
@@ -384,7 +385,7 @@ static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, 
     if (status != FERRY_OK) {
         return status;
     }
-    const fy_tensor *source = &spec->tensors[feed->tensor];
+    const fy_tensor *source             = &spec->tensors[feed->tensor];
     uint64_t         begin[FY_MAX_DIMS] = {0}, shape[FY_MAX_DIMS] = {0}, at[FY_MAX_DIMS] = {0};
     status = parse_corner(json, place, "begin", source->n_dims, begin, error);
     if (status == FERRY_OK) {
@@ -394,16 +395,16 @@ static ferry_status parse_feed(const ferry_spec *spec, const fy_tensor *tensor, 
         status = parse_corner(json, place, "at", tensor->n_dims, at, error);
     }
     if (status == FERRY_OK) {
-        status = check_inside(source->name, source->shape, begin, shape, source->n_dims, place,
-                              error);
+        status =
+            check_inside(source->name, source->shape, begin, shape, source->n_dims, place, error);
     }
     if (status == FERRY_OK) {
         status = align_feed(source, tensor, begin, shape, at, place, feed, error);
     }
     if (status == FERRY_OK) {
         uint32_t pad = feed->n_dims - tensor->n_dims;
-        status = check_inside(tensor->name, tensor->shape, feed->at + pad, feed->shape + pad,
-                              tensor->n_dims, place, error);
+        status       = check_inside(tensor->name, tensor->shape, feed->at + pad, feed->shape + pad,
+                                    tensor->n_dims, place, error);
     }
     return status;
 }
@@ -449,8 +450,8 @@ static bool are_disjoint(const filling *boxes, size_t n, uint32_t n_dims)
 }
 
 /*
- * Boxes that are pairwise disjoint and have the volume of the tensor together tile it. Sorted by the
- * first dimension, only boxes that reach beyond the next begin need comparing.
+ * Boxes that are pairwise disjoint and have the volume of the tensor together tile it. Sorted by
+ * the first dimension, only boxes that reach beyond the next begin need comparing.
  */
 static ferry_status check_tiling(const fy_tensor *tensor, const fy_feed *feeds, size_t n_feeds,
                                  const fy_json_place *place, ferry_error *error)
@@ -474,8 +475,7 @@ static ferry_status check_tiling(const fy_tensor *tensor, const fy_feed *feeds, 
     if (volume != wanted) {
         status = fy_json_fail(place, error,
                               "boxes of \"%s\" have %llu elements, but the tensor has %llu",
-                              tensor->name, (unsigned long long)volume,
-                              (unsigned long long)wanted);
+                              tensor->name, (unsigned long long)volume, (unsigned long long)wanted);
     } else if (!are_disjoint(boxes, n_feeds, n_dims)) {
         status = fy_json_fail(place, error, "boxes of \"%s\" overlap", tensor->name);
     }
@@ -507,7 +507,7 @@ static ferry_status parse_feeds(ferry_spec *spec, fy_tensor *tensor, const json_
     }
     for (size_t i = 0; !is_name && i < n && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        ferry_error inner;
+        ferry_error   inner;
         status = parse_feed(spec, tensor, json_array_get(json, i), numbers, &at, &feeds[i], &inner);
         if (status != FERRY_OK) {
             return fy_fail(error, status, "%s (tensor \"%s\")", inner.message, tensor->name);
@@ -565,8 +565,8 @@ static ferry_status check_sources(const ferry_spec *spec, const fy_json_place *p
     return FERRY_OK;
 }
 
-ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json,
-                                   const fy_json_place *place, ferry_error *error)
+ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const fy_json_place *place,
+                                   ferry_error *error)
 {
     ferry_status status = fy_json_expect_array(json, place, error);
     for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
@@ -580,7 +580,7 @@ ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json,
     uint32_t next = 0;
     for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};
-        status = resolve_entry(spec, json_array_get(json, i), next, &at, &next, error);
+        status           = resolve_entry(spec, json_array_get(json, i), next, &at, &next, error);
     }
     return status == FERRY_OK ? check_sources(spec, place, error) : status;
 }

@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Elements of less than a byte: every box must start and end on bytes, in both shards. What counts are
- * the contiguous runs of a box in its shard; usually even pieces of one dimension settle the question for
- * a whole route, and only otherwise are its boxes looked at one by one.
+ * Elements of less than a byte: every box must start and end on bytes, in both shards. What counts
+ * are the contiguous runs of a box in its shard; usually even pieces of one dimension settle the
+ * question for a whole route, and only otherwise are its boxes looked at one by one.
  */
 #include "plan/core.h"
 
@@ -31,7 +31,8 @@ static bool has_even_parts(const fy_split *split)
     return true;
 }
 
-/* The last dimension has even parts and even cuts: every row of every box starts and ends on bytes. */
+/* The last dimension has even parts and even cuts: every row of every box starts and ends on bytes.
+ */
 static bool is_aligned_by_rows(const ferry_plan *plan, const fy_route *route)
 {
     uint32_t last = route->n_dims;
@@ -78,8 +79,8 @@ static bool is_aligned_at_destination(const ferry_plan *plan, const fy_route *ro
 }
 
 /* In the shard of one holder; inside shared blocks each holder has the box elsewhere. */
-static bool is_aligned_at_source(const ferry_plan *plan, const fy_route *route,
-                                 const fy_atom *atom, uint32_t rank)
+static bool is_aligned_at_source(const ferry_plan *plan, const fy_route *route, const fy_atom *atom,
+                                 uint32_t rank)
 {
     const fy_layout  *src     = &plan->problem.placements[route->src].layout;
     const fy_holders *holders = route->view->holders;
@@ -130,7 +131,7 @@ static ferry_status check_boxes(const ferry_plan *plan, const fy_route *route, f
                 uint32_t leg = fy_route_leg(&plan->routes, route, 0);
                 status       = fy_fail(error, FERRY_ERR_INVALID_PLAN,
                                        "\"%s\" has elements of %u bits, and a box of it for rank %u "
-                                       "does not start and end on bytes; cut it at even places",
+                                             "does not start and end on bytes; cut it at even places",
                                        plan->problem.tensors[plan->routes.legs[leg].tensor].name,
                                        route->element_bits, dst->rank[dst->cell_begin[cell]]);
             }

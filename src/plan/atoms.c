@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The atoms of a route. A regular route is a product: an atom is one run per dimension, and the atoms of
- * a destination cell are all combinations of its runs, the last dimension fastest. Flat cuts divide
- * these boxes further, along the row-major order of the shards that they cut.
+ * The atoms of a route. A regular route is a product: an atom is one run per dimension, and the
+ * atoms of a destination cell are all combinations of its runs, the last dimension fastest. Flat
+ * cuts divide these boxes further, along the row-major order of the shards that they cut.
  */
 #include "plan/route.h"
 
@@ -71,8 +71,7 @@ static bool clip(const fy_atom *atom, const uint64_t *atom_begin, const fy_box *
     part.volume  = 1;
     for (uint32_t d = 0; d < n_dims; d++) {
         uint64_t begin = fy_max(atom_begin[d], box->begin[d]);
-        uint64_t end =
-            fy_min(atom_begin[d] + atom->length[d], box->begin[d] + box->length[d]);
+        uint64_t end   = fy_min(atom_begin[d] + atom->length[d], box->begin[d] + box->length[d]);
         if (begin >= end) {
             return false;
         }
@@ -139,8 +138,8 @@ static bool cut_by_destination(flat_cut *cut, const fy_atom *atom)
         return push(&cut->boxes, atom);
     }
     fy_box boxes[FY_MAX_RANGE_BOXES];
-    size_t n = fy_range_boxes(cut->dst_shape, cut->route->n_dims, cut->dst_begin, cut->dst_end,
-                              boxes);
+    size_t n =
+        fy_range_boxes(cut->dst_shape, cut->route->n_dims, cut->dst_begin, cut->dst_end, boxes);
     for (size_t i = 0; i < n; i++) {
         fy_atom part;
         if (clip(atom, atom->dst_begin, &boxes[i], cut->route->n_dims, &part) &&
@@ -187,12 +186,12 @@ static bool cut_by_source(flat_cut *cut, const fy_atom *atom)
     for (uint32_t d = 0; d < n_dims; d++) {
         parts[d] = atom->cell / cut->route->cell_weight[d] % cut->route->overlap[d]->n_src_cells;
     }
-    uint64_t n_elements = fy_route_shard(cut->routes, cut->route, cut->route->src,
-                                         cut->route->src_pad, parts, shape);
-    uint32_t first      = flat_part_of(src, n_elements,
-                                       row_major(shape, atom->src_begin, atom->length, false, n_dims));
-    uint32_t last       = flat_part_of(src, n_elements,
-                                       row_major(shape, atom->src_begin, atom->length, true, n_dims));
+    uint64_t n_elements =
+        fy_route_shard(cut->routes, cut->route, cut->route->src, cut->route->src_pad, parts, shape);
+    uint32_t first = flat_part_of(src, n_elements,
+                                  row_major(shape, atom->src_begin, atom->length, false, n_dims));
+    uint32_t last  = flat_part_of(src, n_elements,
+                                  row_major(shape, atom->src_begin, atom->length, true, n_dims));
     for (uint32_t f = first; f <= last; f++) {
         uint64_t begin, end;
         fy_box   boxes[FY_MAX_RANGE_BOXES];
@@ -391,7 +390,7 @@ ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *r
             const fy_overlap *overlap  = route->overlap[d];
             uint32_t          position = overlap->run_order[touch[d]->first_run + at[d]];
             runs[d]                    = &overlap->runs[overlap->run_begin[parts[d]] + position];
-            index = index * fy_overlap_n_runs(overlap, parts[d]) + position;
+            index                      = index * fy_overlap_n_runs(overlap, parts[d]) + position;
         }
         fy_atom atom = make_atom(route, runs);
         if (!push(atoms, &atom)) {
@@ -439,8 +438,9 @@ static fy_cell_touch listed_touch(const fy_route *route, uint32_t cell, uint32_t
 }
 
 /*
- * Destination cells are row-major over the dimensions, so the volume before one is, over each dimension,
- * what the outer parts fix x what lower parts of this dimension have x everything inside.
+ * Destination cells are row-major over the dimensions, so the volume before one is, over each
+ * dimension, what the outer parts fix x what lower parts of this dimension have x everything
+ * inside.
  */
 fy_cell_touch fy_route_touch(const fy_routes *routes, const fy_route *route, uint32_t cell,
                              uint32_t dst)
@@ -482,9 +482,9 @@ fy_cell_touch fy_route_touch_at(const fy_routes *routes, const fy_route *route, 
         }
         return route->touches[low];
     }
-    fy_cell_touch    result = {.volume = 1};
-    uint64_t         inner  = fy_route_cell_total(route, cell);
-    uint64_t         dst    = 0;
+    fy_cell_touch result = {.volume = 1};
+    uint64_t      inner  = fy_route_cell_total(route, cell);
+    uint64_t      dst    = 0;
     for (uint32_t d = 0; d < route->n_dims; d++) {
         uint32_t c = dim_cell(route, cell, d);
         inner /= fy_overlap_cell_total(route->overlap[d], c);
@@ -494,7 +494,8 @@ fy_cell_touch fy_route_touch_at(const fy_routes *routes, const fy_route *route, 
             fy_overlap_at(route->overlap[d], c, (position - result.before) / scale);
         result.before += touch->before * scale;
         result.volume *= touch->length;
-        dst = dst * fy_route_split(routes, route->dst, route->dst_pad, d)->n_parts + touch->dst_part;
+        dst =
+            dst * fy_route_split(routes, route->dst, route->dst_pad, d)->n_parts + touch->dst_part;
     }
     result.dst = (uint32_t)dst;
     return result;
@@ -550,8 +551,8 @@ ferry_status fy_route_list_touches(const fy_routes *routes, const fy_route *rout
     if (!route->is_regular) {
         return copy_listed(route, cell, touches_inout, capacity, n_out, error);
     }
-    size_t           at[FY_MAX_DIMS] = {0};
-    uint64_t         count           = 1, before = 0;
+    size_t   at[FY_MAX_DIMS] = {0};
+    uint64_t count = 1, before = 0;
     for (uint32_t d = 0; d < route->n_dims; d++) {
         uint32_t c = dim_cell(route, cell, d);
         count *= route->overlap[d]->touch_begin[c + 1] - route->overlap[d]->touch_begin[c];
@@ -565,7 +566,8 @@ ferry_status fy_route_list_touches(const fy_routes *routes, const fy_route *rout
             const fy_overlap *overlap = route->overlap[d];
             const fy_touch   *touch =
                 &overlap->touches[overlap->touch_begin[dim_cell(route, cell, d)] + at[d]];
-            dst = dst * fy_route_split(routes, route->dst, route->dst_pad, d)->n_parts + touch->dst_part;
+            dst = dst * fy_route_split(routes, route->dst, route->dst_pad, d)->n_parts +
+                  touch->dst_part;
             volume *= touch->length;
         }
         (*touches_inout)[i] =

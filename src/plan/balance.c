@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two levels that differ by less than this, relatively, are one level: doubles add up in some order. */
+/* Two levels that differ by less than this, relatively, are one level: doubles add up in some
+ * order. */
 static const double SAME_LEVEL = 1e-9;
 /* Shares this close to the optimum are good enough to keep their evenness. */
 static const double GOOD_ENOUGH = 1.002;
@@ -60,8 +61,9 @@ static int compare_ascending(const void *a, const void *b)
 }
 
 /*
- * The best cut whose group is "all servers at or above some level". At the optimum of the sum of squares
- * the top group proves the optimum, so the gap between it and the highest level says how far we are.
+ * The best cut whose group is "all servers at or above some level". At the optimum of the sum of
+ * squares the top group proves the optimum, so the gap between it and the highest level says how
+ * far we are.
  */
 static double best_level_cut(const fy_balance *b, leveled *servers, leveled *sets,
                              uint32_t *server_out)
@@ -134,8 +136,8 @@ static void pour(fy_balance *b, size_t set, leveled *scratch)
         }
     }
     for (size_t i = 0; i < n; i++) {
-        uint32_t server  = b->members[begin + i];
-        double   missing = level * rate_of(b, server) - b->load[server];
+        uint32_t server     = b->members[begin + i];
+        double   missing    = level * rate_of(b, server) - b->load[server];
         b->share[begin + i] = missing > 0 ? missing : 0;
         b->load[server] += b->share[begin + i];
     }
@@ -193,7 +195,8 @@ static double approach(fy_balance *b, leveled *servers, leveled *sets, leveled *
     return bound;
 }
 
-/* The flow gives the exact optimum; its lopsided shares are taken only if the even ones are worse. */
+/* The flow gives the exact optimum; its lopsided shares are taken only if the even ones are worse.
+ */
 static ferry_status settle_by_flow(fy_balance *b, double bound, ferry_error *error)
 {
     size_t  n_members = b->member_begin[b->n_sets];

@@ -11,10 +11,10 @@
  * Spreads load over servers. Every set has a demand that its members, servers, may share in any
  * proportion; the most loaded server, load over rate, is to be as low as possible.
  *
- * The optimum is the largest of demand / rate over all groups of servers, where a group's demand is that
- * of the sets that lie wholly inside it: the cut of a flow problem. Shares come from repeated
- * water-filling, which evens out all levels and is exact in one pass where sets are alike or nested;
- * where that does not converge, from the flow itself.
+ * The optimum is the largest of demand / rate over all groups of servers, where a group's demand is
+ * that of the sets that lie wholly inside it: the cut of a flow problem. Shares come from repeated
+ * water-filling, which evens out all levels and is exact in one pass where sets are alike or
+ * nested; where that does not converge, from the flow itself.
  */
 typedef struct fy_balance {
     size_t          n_servers;
@@ -24,10 +24,10 @@ typedef struct fy_balance {
     const uint32_t *members;      /* servers, distinct within a set */
     const double   *demand;       /* [n_sets] */
     /* Results. */
-    double  *share;   /* [members] caller's memory: how much of the demand each member takes */
-    double  *load;    /* [n_servers] caller's memory */
-    double   level;   /* the exact optimum: the least possible highest load / rate */
-    uint32_t server;  /* one that no solution can relieve */
+    double  *share;  /* [members] caller's memory: how much of the demand each member takes */
+    double  *load;   /* [n_servers] caller's memory */
+    double   level;  /* the exact optimum: the least possible highest load / rate */
+    uint32_t server; /* one that no solution can relieve */
 } fy_balance;
 
 ferry_status fy_balance_solve(fy_balance *balance, ferry_error *error);

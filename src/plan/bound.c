@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The lower bound: no plan without relays moves its bytes faster. Egress is the exact optimum over all
- * choices of replicas. A node must take in what no source on it holds, once per receiver; what leaves
- * nodes is the same question as the egress of ranks, asked of nodes.
+ * The lower bound: no plan without relays moves its bytes faster. Egress is the exact optimum over
+ * all choices of replicas. A node must take in what no source on it holds, once per receiver; what
+ * leaves nodes is the same question as the egress of ranks, asked of nodes.
  */
 #include "plan/core.h"
 
@@ -38,8 +38,8 @@ typedef struct crossing {
 /* Whether a set has a member on a node: its members ascend. */
 static bool has_node(const ferry_plan *plan, size_t set, uint32_t node)
 {
-    const fy_sets *sets  = &plan->sets;
-    uint32_t       per   = plan->problem.cluster.ranks_per_node;
+    const fy_sets *sets = &plan->sets;
+    uint32_t       per  = plan->problem.cluster.ranks_per_node;
     size_t         low = sets->member_begin[set], high = sets->member_begin[set + 1];
     uint64_t       first = (uint64_t)node * per;
     while (low < high) {
@@ -137,9 +137,9 @@ static ferry_status solve_nodes(const crossing *c, const double *rates, double *
                               .demand       = c->demand,
                               .share        = share,
                               .load         = load};
-        status    = fy_balance_solve(&balance, error);
-        *level_out = balance.level;
-        *node_out  = balance.server;
+        status             = fy_balance_solve(&balance, error);
+        *level_out         = balance.level;
+        *node_out          = balance.server;
     }
     fy_free(begin);
     fy_free(members);
@@ -195,14 +195,12 @@ out:
     return status;
 }
 
-ferry_status fy_plan_find_bound(ferry_plan *plan, double seconds, uint32_t rank,
-                                ferry_error *error)
+ferry_status fy_plan_find_bound(ferry_plan *plan, double seconds, uint32_t rank, ferry_error *error)
 {
     candidate best = {0};
     consider(&best, seconds, rank, FERRY_BOUND_EGRESS);
     for (uint32_t r = 0; r < plan->problem.n_ranks; r++) {
-        consider(&best, (double)plan->in_bytes[r] / plan->rank_rate[r], r,
-                 FERRY_BOUND_INGRESS);
+        consider(&best, (double)plan->in_bytes[r] / plan->rank_rate[r], r, FERRY_BOUND_INGRESS);
     }
     ferry_status status = FERRY_OK;
     if (plan->problem.cluster.present) {

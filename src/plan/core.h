@@ -24,8 +24,9 @@ typedef struct fy_sets {
 
 /*
  * A line lays out everything that is wanted of one source cell on a route: destination replica by
- * replica, cell by cell, unit by unit, in elements. Its ends say where each sender's stretch ends, so a
- * receiver finds its senders without knowing anybody else's moves. A line of one sender has no ends.
+ * replica, cell by cell, unit by unit, in elements. Its ends say where each sender's stretch ends,
+ * so a receiver finds its senders without knowing anybody else's moves. A line of one sender has no
+ * ends.
  */
 typedef struct fy_line {
     size_t   first; /* into end[] and sender[] */
@@ -50,23 +51,23 @@ typedef struct fy_lines {
 } fy_lines;
 
 struct ferry_plan {
-    const ferry_spec *spec;   /* one of the two inputs, held until the end */
+    const ferry_spec *spec; /* one of the two inputs, held until the end */
     ferry_roster     *roster;
-    fy_problem  problem;
-    fy_routes   routes;
-    fy_sets     sets;
-    fy_lines    lines;
-    uint32_t    policy;
-    char       *subset;
-    fy_hash128  digest;
-    uint64_t    seed_choice; /* of who sends to whom under the seed rule, in no order */
-    uint64_t   *first_task; /* [n_ranks + 1]: the ids of a destination rank's moves */
-    uint64_t   *in_bytes;   /* [n_ranks] */
-    uint64_t   *out_bytes;
-    uint64_t   *local_bytes;
-    size_t     *rank_route_begin; /* [n_ranks + 1]: the routes on which a rank receives */
-    uint32_t   *rank_routes;
-    double     *rank_rate; /* [n_ranks] bytes per second, or 1 without a cluster */
+    fy_problem        problem;
+    fy_routes         routes;
+    fy_sets           sets;
+    fy_lines          lines;
+    uint32_t          policy;
+    char             *subset;
+    fy_hash128        digest;
+    uint64_t          seed_choice; /* of who sends to whom under the seed rule, in no order */
+    uint64_t         *first_task;  /* [n_ranks + 1]: the ids of a destination rank's moves */
+    uint64_t         *in_bytes;    /* [n_ranks] */
+    uint64_t         *out_bytes;
+    uint64_t         *local_bytes;
+    size_t           *rank_route_begin; /* [n_ranks + 1]: the routes on which a rank receives */
+    uint32_t         *rank_routes;
+    double           *rank_rate; /* [n_ranks] bytes per second, or 1 without a cluster */
     ferry_plan_totals totals;
     ferry_plan_bound  bound;
 };
@@ -85,10 +86,6 @@ ferry_status fy_plan_check_alignment(const ferry_plan *plan, ferry_error *error)
 ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options *options,
                                   ferry_plan **plan_out, ferry_error *error);
 
-/* A roster from the packed pairs of models of its ranks. */
-ferry_status fy_roster_unpack(const void *bytes, size_t n_bytes, uint32_t n_ranks,
-                              ferry_roster **roster_out, ferry_error *error);
-
 /* A roster as JSON, for saved plans. */
 ferry_status fy_roster_from_json(const json_t *json, const fy_json_place *place,
                                  ferry_roster **roster_out, ferry_error *error);
@@ -99,12 +96,13 @@ typedef struct fy_span {
     const fy_route *route;
     uint32_t        cell;
     uint64_t        n_units;
-    uint64_t        layer;    /* elements of one destination replica of everything */
-    uint64_t        length;   /* of the whole line */
-    /* Where destination cells differ in replicas, they come cell by cell, each with its replicas. */
-    fy_cell_touch  *touches;
-    uint64_t       *begin; /* of each touch, in elements of one unit */
-    size_t          n_touches;
+    uint64_t        layer;  /* elements of one destination replica of everything */
+    uint64_t        length; /* of the whole line */
+    /* Where destination cells differ in replicas, they come cell by cell, each with its replicas.
+     */
+    fy_cell_touch *touches;
+    uint64_t      *begin; /* of each touch, in elements of one unit */
+    size_t         n_touches;
 } fy_span;
 
 ferry_status fy_span_init(const ferry_plan *plan, const fy_route *route, uint32_t cell,
@@ -118,7 +116,7 @@ uint64_t fy_span_begin(const ferry_plan *plan, const fy_span *span, uint32_t slo
 typedef struct fy_place {
     uint32_t slot;
     uint64_t unit;
-    uint64_t begin;  /* of the unit, on the line */
+    uint64_t begin; /* of the unit, on the line */
     uint64_t volume;
 } fy_place;
 fy_place fy_span_locate(const ferry_plan *plan, const fy_span *span, uint64_t position);

@@ -50,8 +50,8 @@ static ferry_status count_joined(ferry_plan *plan, const fy_route *route, uint64
         status = fy_receiver_turn(&receiver, plan, holders->rank[s], error);
         for (uint32_t u = 0; u < route->n_units && status == FERRY_OK; u++) {
             uint64_t count = 0;
-            status = fy_receiver_count(&receiver, fy_route_leg(&plan->routes, route, u), &count,
-                                       error);
+            status =
+                fy_receiver_count(&receiver, fy_route_leg(&plan->routes, route, u), &count, error);
             counts[holders->rank[s]] += count;
         }
     }
@@ -72,8 +72,8 @@ static ferry_status count_route(ferry_plan *plan, const fy_route *route, uint64_
         for (uint32_t s = holders->cell_begin[cell]; s < holders->cell_begin[cell + 1]; s++) {
             uint64_t *count = &counts[holders->rank[s]];
             if (!exact || !fy_add(*count, atoms, count)) {
-                return fy_fail(error, FERRY_ERR_LIMIT,
-                               "rank %u would receive more than 2^64 boxes", holders->rank[s]);
+                return fy_fail(error, FERRY_ERR_LIMIT, "rank %u would receive more than 2^64 boxes",
+                               holders->rank[s]);
             }
         }
     }

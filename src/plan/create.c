@@ -40,7 +40,8 @@ void ferry_plan_destroy(ferry_plan *plan)
     fy_free(plan);
 }
 
-/* The least possible highest load of a sender, and a rank that no choice of replicas can relieve. */
+/* The least possible highest load of a sender, and a rank that no choice of replicas can relieve.
+ */
 typedef struct optimum {
     double   level;
     uint32_t rank;
@@ -77,7 +78,8 @@ static void fill_rates(ferry_plan *plan)
 
 /*
  * The least possible highest load. rates of NULL count bytes: that is what the choice of replicas
- * minimises, and shares are kept. With rates it is the bound in seconds, and shares are thrown away.
+ * minimises, and shares are kept. With rates it is the bound in seconds, and shares are thrown
+ * away.
  */
 static ferry_status solve_balance(ferry_plan *plan, const double *rates, optimum *optimum_out,
                                   ferry_error *error)
@@ -99,8 +101,8 @@ static ferry_status solve_balance(ferry_plan *plan, const double *rates, optimum
                           .demand       = sets->demand,
                           .share        = rates == NULL ? sets->share : scratch,
                           .load         = load};
-    status       = fy_balance_solve(&balance, error);
-    *optimum_out = (optimum){.level = balance.level, .rank = balance.server};
+    status             = fy_balance_solve(&balance, error);
+    *optimum_out       = (optimum){.level = balance.level, .rank = balance.server};
 out:
     fy_free(load);
     fy_free(scratch);
@@ -137,7 +139,7 @@ static ferry_status charge_by_seed(ferry_plan *plan, ferry_error *error)
     const fy_routes *routes   = &plan->routes;
     fy_cell_touch   *touches  = NULL;
     size_t           capacity = 0, n = 0;
-    ferry_status     status   = FERRY_OK;
+    ferry_status     status = FERRY_OK;
     memset(plan->local_bytes, 0, plan->problem.n_ranks * sizeof *plan->local_bytes);
     for (size_t r = 0; r < routes->n_routes && status == FERRY_OK; r++) {
         const fy_route   *route = &routes->routes[r];
@@ -185,7 +187,7 @@ static void add_up(ferry_plan *plan)
 
 static ferry_status solve(ferry_plan *plan, ferry_error *error)
 {
-    optimum      bytes  = {0}, bound = {0};
+    optimum      bytes = {0}, bound = {0};
     ferry_status status = allocate_ranks(plan, error);
     if (status != FERRY_OK) {
         return status;
@@ -263,8 +265,7 @@ ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options 
     }
     if (status == FERRY_OK) {
         fy_log(FERRY_LOG_DEBUG, "planned %zu layout classes, %zu replica sets, %llu moves",
-               plan->routes.n_routes, plan->sets.n_sets,
-               (unsigned long long)plan->totals.n_moves);
+               plan->routes.n_routes, plan->sets.n_sets, (unsigned long long)plan->totals.n_moves);
         *plan_out = plan;
         plan      = NULL;
     }
@@ -307,8 +308,8 @@ static ferry_status copy_out(const void *from, size_t from_bytes, void *to, cons
 {
     size_t wanted = to == NULL ? 0 : *(const size_t *)to;
     if (wanted < sizeof(size_t) * 2) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "%s needs its _INIT value: struct_size is %zu", what,
-                       wanted);
+        return fy_fail(error, FERRY_ERR_MISUSE, "%s needs its _INIT value: struct_size is %zu",
+                       what, wanted);
     }
     size_t bytes = wanted < from_bytes ? wanted : from_bytes;
     memcpy(to, from, bytes);
@@ -349,7 +350,7 @@ ferry_status ferry_plan_get_bound(const ferry_plan *plan, ferry_plan_bound *boun
     return copy_out(&plan->bound, sizeof plan->bound, bound_out, "ferry_plan_bound", error);
 }
 
-ferry_status ferry_plan_get_statistics(const ferry_plan *plan,
+ferry_status ferry_plan_get_statistics(const ferry_plan      *plan,
                                        ferry_plan_statistics *statistics_out, ferry_error *error)
 {
     if (plan == NULL) {

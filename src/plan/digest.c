@@ -1,8 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The digest of a plan is that of what it is made from: placements, policy, subset and planner version.
- * It does not depend on how the layouts were described, nor on the order of tensors in itself: what
- * counts is what each rank holds, and the order in which each destination rank lists its parameters.
+ * The digest of a plan is that of what it is made from: placements, policy, subset and planner
+ * version. It does not depend on how the layouts were described, nor on the order of tensors in
+ * itself: what counts is what each rank holds, and the order in which each destination rank lists
+ * its parameters.
  */
 #include "plan/core.h"
 
@@ -12,8 +13,9 @@
 enum { PLANNER_VERSION = 1 };
 
 /*
- * The order of one rank's parameters as a polynomial over their hashes: lists concatenate by arithmetic,
- * so runs of tensors with equal holders are hashed once and appended to each holder at once.
+ * The order of one rank's parameters as a polynomial over their hashes: lists concatenate by
+ * arithmetic, so runs of tensors with equal holders are hashed once and appended to each holder at
+ * once.
  */
 typedef struct chain {
     uint64_t value;

@@ -1,9 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The exact least level, by Newton's method on cuts. A level is feasible if a maximum flow (demand -> set
- * -> member -> server with capacity level x rate) carries the whole demand. If not, the minimum cut is a
- * group of servers that the level overloads, and the group's own demand / rate is the next level: each
- * step ends at the ratio of a real cut, so there are few. Dinic's algorithm, without recursion.
+ * The exact least level, by Newton's method on cuts. A level is feasible if a maximum flow (demand
+ * -> set
+ * -> member -> server with capacity level x rate) carries the whole demand. If not, the minimum cut
+ * is a group of servers that the level overloads, and the group's own demand / rate is the next
+ * level: each step ends at the ratio of a real cut, so there are few. Dinic's algorithm, without
+ * recursion.
  */
 #include "plan/balance.h"
 
@@ -12,22 +14,22 @@
 #include <string.h>
 
 /*
- * Nodes: sets 0 .. n_sets - 1, then servers. A set's residual demand and a server's residual capacity
- * stand for the edges to the source and the sink.
+ * Nodes: sets 0 .. n_sets - 1, then servers. A set's residual demand and a server's residual
+ * capacity stand for the edges to the source and the sink.
  */
 typedef struct network {
     const fy_balance *b;
-    double           *share;     /* flow from set to member */
-    double           *left;      /* [n_sets] demand that has not found a way */
-    double           *spare;     /* [n_servers] capacity that is left */
+    double           *share;      /* flow from set to member */
+    double           *left;       /* [n_sets] demand that has not found a way */
+    double           *spare;      /* [n_servers] capacity that is left */
     size_t           *back_begin; /* [n_servers + 1]: the set-member edges of each server */
     size_t           *back_edge;
-    uint32_t         *edge_set;  /* the set of each edge */
-    uint32_t         *depth;     /* [nodes] */
+    uint32_t         *edge_set; /* the set of each edge */
+    uint32_t         *depth;    /* [nodes] */
     uint32_t         *queue;
-    size_t           *next;      /* [nodes] the edge to try next */
-    size_t           *path;      /* edges of the path at work, and whether forward is by parity */
-    double            noise;     /* amounts below this are rounding */
+    size_t           *next;  /* [nodes] the edge to try next */
+    size_t           *path;  /* edges of the path at work, and whether forward is by parity */
+    double            noise; /* amounts below this are rounding */
 } network;
 
 static const uint32_t UNREACHED = UINT32_MAX;
@@ -72,7 +74,7 @@ static bool network_init(network *n, const fy_balance *b, double *share)
     }
     for (size_t s = 0; s < b->n_sets; s++) {
         for (size_t e = b->member_begin[s]; e < b->member_begin[s + 1]; e++) {
-            n->edge_set[e]                              = (uint32_t)s;
+            n->edge_set[e]                               = (uint32_t)s;
             n->back_edge[n->back_begin[b->members[e]]++] = e;
         }
     }
@@ -90,7 +92,7 @@ static double rate_of(const fy_balance *b, size_t server)
 
 static void network_reset(network *n, double level)
 {
-    const fy_balance *b = n->b;
+    const fy_balance *b     = n->b;
     double            total = 0;
     for (size_t s = 0; s < b->n_sets; s++) {
         n->left[s] = b->demand[s];
@@ -106,9 +108,9 @@ static void network_reset(network *n, double level)
 /* Depths from the sets with demand left; true if a server with spare capacity is reached. */
 static bool find_depths(network *n)
 {
-    const fy_balance *b = n->b;
-    size_t head = 0, tail = 0;
-    bool   reached = false;
+    const fy_balance *b    = n->b;
+    size_t            head = 0, tail = 0;
+    bool              reached = false;
     for (size_t i = 0; i < b->n_sets + b->n_servers; i++) {
         n->depth[i] = UNREACHED;
         n->next[i]  = 0;
@@ -215,18 +217,18 @@ static void run_flow(network *n)
 {
     while (find_depths(n)) {
         for (size_t s = 0; s < n->b->n_sets; s++) {
-            while (n->left[s] > n->noise && augment_from(n, (uint32_t)s)) {
-            }
+            while (n->left[s] > n->noise && augment_from(n, (uint32_t)s)) {}
         }
     }
 }
 
-/* After a flow that left demand behind: the ratio of the cut, whose nodes are those with a depth. */
+/* After a flow that left demand behind: the ratio of the cut, whose nodes are those with a depth.
+ */
 static double cut_ratio(network *n, uint32_t *server_out)
 {
     const fy_balance *b      = n->b;
     double            demand = 0, rate = 0;
-    *server_out              = UINT32_MAX;
+    *server_out = UINT32_MAX;
     for (size_t s = 0; s < b->n_sets; s++) {
         demand += n->depth[s] == UNREACHED ? 0 : b->demand[s];
     }

@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-ferry_status ferry_plan_create_from_roster(const ferry_roster *roster,
-                                           const ferry_plan_options *options,
-                                           ferry_plan **plan_out, ferry_error *error)
+ferry_status ferry_plan_create_from_roster(const ferry_roster       *roster,
+                                           const ferry_plan_options *options, ferry_plan **plan_out,
+                                           ferry_error *error)
 {
     fy_problem problem;
     if (roster == NULL || plan_out == NULL) {
@@ -80,30 +80,14 @@ static ferry_status read_hex(const char *text, const fy_json_place *place, fy_pa
     return FERRY_OK;
 }
 
-static ferry_status unpack_entry(ferry_roster *roster, uint32_t rank, fy_reader *in,
-                                 ferry_error *error)
-{
-    ferry_model *src = NULL, *dst = NULL;
-    ferry_status status = fy_model_unpack(in, &src, error);
-    if (status == FERRY_OK) {
-        status = fy_model_unpack(in, &dst, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_roster_set(roster, rank, src, dst, error);
-    }
-    ferry_model_destroy(src);
-    ferry_model_destroy(dst);
-    return status;
-}
-
-ferry_status fy_roster_unpack(const void *bytes, size_t n_bytes, uint32_t n_ranks,
-                              ferry_roster **roster_out, ferry_error *error)
+static ferry_status unpack_all(const void *bytes, size_t n_bytes, uint32_t n_ranks,
+                               ferry_roster **roster_out, ferry_error *error)
 {
     ferry_roster *roster = NULL;
     fy_reader     in     = {.at = bytes, .end = (const unsigned char *)bytes + n_bytes};
     ferry_status  status = ferry_roster_create(n_ranks, &roster, error);
     for (uint32_t r = 0; r < n_ranks && status == FERRY_OK; r++) {
-        status = unpack_entry(roster, r, &in, error);
+        status = fy_roster_set_packed(roster, r, &in, error);
     }
     if (status == FERRY_OK && in.at != in.end) {
         status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -128,13 +112,12 @@ ferry_status fy_roster_from_json(const json_t *json, const fy_json_place *place,
         status = read_hex(text, place, &packed, error);
     }
     if (status == FERRY_OK) {
-        fy_reader in      = {.at = packed.bytes, .end = packed.bytes + packed.used};
+        fy_reader in = {.at = packed.bytes, .end = packed.bytes + packed.used};
         /* Two absent models are two bytes: what is there bounds the ranks. */
-        uint64_t  n_ranks = fy_read_number(&in, packed.used / 2);
-        status            = in.failed || n_ranks == 0
-                                ? fy_json_fail(place, error, "is cut short or damaged")
-                                : fy_roster_unpack(in.at, (size_t)(in.end - in.at),
-                                                   (uint32_t)n_ranks, roster_out, error);
+        uint64_t n_ranks = fy_read_number(&in, packed.used / 2);
+        status = in.failed || n_ranks == 0 ? fy_json_fail(place, error, "is cut short or damaged")
+                                           : unpack_all(in.at, (size_t)(in.end - in.at),
+                                                        (uint32_t)n_ranks, roster_out, error);
     }
     fy_pack_cleanup(&packed);
     return status;

@@ -1,9 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where on each line one sender takes over from another. Each set's shares are laid onto each of its
- * lines in proportion, so all layout classes pass the same senders in the same order and a receiver has
- * few peers. A take-over falls between units where that costs the balance little; otherwise it cuts a
- * unit, at the coarsest row, plane or block that is fine enough.
+ * Where on each line one sender takes over from another. Each set's shares are laid onto each of
+ * its lines in proportion, so all layout classes pass the same senders in the same order and a
+ * receiver has few peers. A take-over falls between units where that costs the balance little;
+ * otherwise it cuts a unit, at the coarsest row, plane or block that is fine enough.
  */
 #include "plan/core.h"
 
@@ -110,9 +110,9 @@ static uint64_t travelling_before(const drawing *d, uint64_t position)
 }
 
 /*
- * The order in which senders take over. With nodes, a sender is moved towards the place where receivers
- * of its own node stand: each located sender waits until the line has come to its place, and those without
- * receivers at home fill the gaps.
+ * The order in which senders take over. With nodes, a sender is moved towards the place where
+ * receivers of its own node stand: each located sender waits until the line has come to its place,
+ * and those without receivers at home fill the gaps.
  */
 typedef struct located {
     uint64_t at; /* UINT64_MAX: nobody at home wants anything */
@@ -133,9 +133,9 @@ static uint64_t place_of_node(const drawing *d, uint32_t node)
     const fy_cluster *cluster = &d->plan->problem.cluster;
     const fy_holders *dst     = fy_route_dst_holders(&d->plan->routes, d->route);
     uint64_t          first = (uint64_t)node * cluster->ranks_per_node, at = UINT64_MAX;
-    uint64_t          last  = fy_min(first + cluster->ranks_per_node - 1, dst->last_rank);
+    uint64_t          last = fy_min(first + cluster->ranks_per_node - 1, dst->last_rank);
     for (uint64_t rank = fy_max(first, dst->first_rank); rank <= last; rank++) {
-        uint32_t slot = fy_holders_find(dst, (uint32_t)rank);
+        uint32_t slot   = fy_holders_find(dst, (uint32_t)rank);
         uint64_t volume = 0, begin = 0;
         if (slot != FY_NO_SLOT) {
             begin = fy_span_begin(d->plan, &d->span, slot, &volume);
@@ -168,8 +168,8 @@ static void merge_located(drawing *d, const located *order, uint32_t n_located)
 static ferry_status order_by_node(drawing *d, ferry_error *error)
 {
     const fy_cluster *cluster = &d->plan->problem.cluster;
-    if (!cluster->present || fy_node_of(cluster, d->senders[0]) ==
-                                 fy_node_of(cluster, d->senders[d->n - 1])) {
+    if (!cluster->present ||
+        fy_node_of(cluster, d->senders[0]) == fy_node_of(cluster, d->senders[d->n - 1])) {
         return FERRY_OK; /* members ascend: all on one node */
     }
     located *order = fy_alloc(d->n, sizeof *order);
@@ -185,8 +185,7 @@ static ferry_status order_by_node(drawing *d, ferry_error *error)
     for (uint32_t i = 0; i < d->n; i++) {
         uint32_t node = fy_node_of(cluster, d->senders[i]);
         bool     same = i > 0 && fy_node_of(cluster, d->senders[i - 1]) == node;
-        order[i]      = (located){.at     = same ? order[i - 1].at : place_of_node(d, node),
-                                  .member = i};
+        order[i] = (located){.at = same ? order[i - 1].at : place_of_node(d, node), .member = i};
         n_located += order[i].at != UINT64_MAX;
     }
     fy_sort(order, d->n, sizeof *order, compare_located);
@@ -250,8 +249,7 @@ static ferry_status settle_inside(drawing *d, const fy_place *place, uint64_t *o
 }
 
 /* Rounds a take-over to a place that makes few extra boxes. */
-static ferry_status settle_end(drawing *d, uint64_t position, uint64_t *end_out,
-                               ferry_error *error)
+static ferry_status settle_end(drawing *d, uint64_t position, uint64_t *end_out, ferry_error *error)
 {
     if (position >= d->span.length) {
         *end_out = d->span.length;
@@ -281,14 +279,14 @@ static uint64_t position_of(const drawing *d, uint64_t travelling, size_t *next_
 }
 
 /*
- * An end may be off by half a percent of what the sender sends on this line, or of the busiest sender's
- * load shared among the lines of the set: either way the sum stays small.
+ * An end may be off by half a percent of what the sender sends on this line, or of the busiest
+ * sender's load shared among the lines of the set: either way the sum stays small.
  */
 static double budget_of(const drawing *d)
 {
     double bytes_per_element = d->route->element_bits / 8.0;
     double own               = ROUNDING * (double)d->travelling / d->n;
-    double world             = ROUNDING * d->level / bytes_per_element / d->plan->sets.n_lines[d->set];
+    double world = ROUNDING * d->level / bytes_per_element / d->plan->sets.n_lines[d->set];
     return own > world ? own : world;
 }
 
@@ -349,8 +347,8 @@ static ferry_status count_extra(drawing *d, const fy_place *place, uint32_t *cou
         uint64_t       at = begin, end = begin + atom->volume;
         for (uint32_t s = fy_line_find(lines, d->line, at); at < end; s++) {
             uint64_t until = fy_min(end, lines->end[d->line->first + s]);
-            boxes += fy_range_boxes(atom->length, d->route->n_dims, at - begin, until - begin,
-                                    scratch);
+            boxes +=
+                fy_range_boxes(atom->length, d->route->n_dims, at - begin, until - begin, scratch);
             at = until;
         }
         begin = end;
@@ -375,7 +373,7 @@ static ferry_status note_extras(drawing *d, ferry_error *error)
         }
         last_unit           = place.begin;
         fy_extra     extra  = {.rank = dst->rank[place.slot],
-                               .leg  = fy_route_leg(&d->plan->routes, d->route, (uint32_t)place.unit)};
+                               .leg = fy_route_leg(&d->plan->routes, d->route, (uint32_t)place.unit)};
         ferry_status status = count_extra(d, &place, &extra.count, error);
         if (status != FERRY_OK) {
             return status;
@@ -397,7 +395,7 @@ static void charge_senders(drawing *d)
     const fy_lines *lines = &d->plan->lines;
     uint64_t        last  = 0;
     for (uint32_t i = 0; i < d->n; i++) {
-        uint64_t end = lines->end[d->line->first + i];
+        uint64_t end    = lines->end[d->line->first + i];
         uint64_t before = travelling_before(d, end);
         d->plan->out_bytes[lines->sender[d->line->first + i]] +=
             fy_bytes(before - last, d->route->element_bits);
@@ -407,13 +405,13 @@ static void charge_senders(drawing *d)
 
 static ferry_status draw(drawing *d, ferry_error *error)
 {
-    const fy_sets *sets   = &d->plan->sets;
-    size_t         first  = sets->member_begin[d->set];
-    d->n                  = (uint32_t)(sets->member_begin[d->set + 1] - first);
-    d->senders            = sets->members + first;
-    d->shares             = sets->share + first;
-    *d->line              = (fy_line){0};
-    ferry_status status   = find_holes(d, error);
+    const fy_sets *sets  = &d->plan->sets;
+    size_t         first = sets->member_begin[d->set];
+    d->n                 = (uint32_t)(sets->member_begin[d->set + 1] - first);
+    d->senders           = sets->members + first;
+    d->shares            = sets->share + first;
+    *d->line             = (fy_line){0};
+    ferry_status status  = find_holes(d, error);
     if (status != FERRY_OK) {
         return status;
     }

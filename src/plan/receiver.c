@@ -79,9 +79,9 @@ ferry_status fy_receiver_turn(fy_receiver *receiver, const ferry_plan *plan, uin
     const uint32_t *routes = plan->rank_routes + plan->rank_route_begin[rank];
     size_t          n      = plan->rank_route_begin[rank + 1] - plan->rank_route_begin[rank];
     /* Replicas of one cell have the same routes, and so the same list of legs. */
-    receiver->legs_known =
-        receiver->legs_known && receiver->plan == plan && same_routes(receiver, routes, n) &&
-        !has_own_order(plan, receiver->rank) && !has_own_order(plan, rank);
+    receiver->legs_known = receiver->legs_known && receiver->plan == plan &&
+                           same_routes(receiver, routes, n) &&
+                           !has_own_order(plan, receiver->rank) && !has_own_order(plan, rank);
     if (!reserve_inlets(receiver, n)) {
         return fy_fail_no_memory(error, "the routes of a rank");
     }
@@ -125,8 +125,8 @@ static ferry_status apply_own_order(fy_receiver *receiver, ferry_error *error)
     for (size_t i = 0; i < receiver->n_legs; i++) {
         uint32_t leg    = receiver->legs[i];
         uint32_t tensor = plan->routes.legs[leg].tensor;
-        order[i]        = (ordered_leg){
-            .order = fy_problem_order(&plan->problem, receiver->rank, tensor), .leg = leg};
+        order[i] = (ordered_leg){.order = fy_problem_order(&plan->problem, receiver->rank, tensor),
+                                 .leg   = leg};
     }
     fy_sort(order, receiver->n_legs, sizeof *order, compare_ordered);
     for (size_t i = 0; i < receiver->n_legs; i++) {
@@ -159,24 +159,6 @@ ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error)
                                                          : FERRY_OK;
 }
 
-static bool cell_has_rank(const fy_view *view, uint32_t cell, uint32_t rank,
-                          const fy_routes *routes, const fy_route *route)
-{
-    if (!fy_route_may_be_local(routes, route)) {
-        return false;
-    }
-    if (view->placement == FY_NONE) {
-        uint32_t slot = fy_holders_find(view->holders, rank);
-        return slot != FY_NO_SLOT && view->holders->cell[slot] == cell;
-    }
-    for (uint32_t i = view->cell_begin[cell]; i < view->cell_begin[cell + 1]; i++) {
-        if (view->rank[i] == rank) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static ferry_status open_tap(const fy_receiver *receiver, const fy_inlet *inlet, tap *t,
                              ferry_error *error)
 {
@@ -188,7 +170,8 @@ static ferry_status open_tap(const fy_receiver *receiver, const fy_inlet *inlet,
         t->sender = fy_seed_sender(plan, route, t->cell, inlet->slot);
         return FERRY_OK;
     }
-    if (cell_has_rank(view, t->cell, receiver->rank, &plan->routes, route)) {
+    if (fy_route_may_be_local(&plan->routes, route) &&
+        fy_view_has_rank(view, t->cell, receiver->rank)) {
         t->sender = receiver->rank;
         return FERRY_OK;
     }
@@ -206,7 +189,8 @@ static ferry_status open_tap(const fy_receiver *receiver, const fy_inlet *inlet,
     return status;
 }
 
-/* The tap of a cell, opened at its first atom. Atoms of a cell come close together: search backwards. */
+/* The tap of a cell, opened at its first atom. Atoms of a cell come close together: search
+ * backwards. */
 static ferry_status find_tap(const fy_receiver *receiver, fy_inlet *inlet, fy_index *index,
                              uint32_t cell, uint32_t *number_out, ferry_error *error)
 {
@@ -278,11 +262,11 @@ void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint3
     const fy_leg    *l      = &plan->routes.legs[leg];
     const fy_tensor *tensor = &plan->problem.tensors[l->tensor];
     move->tensor            = tensor->name;
-    move->source = tensor->n_feeds == 0 ? NULL : plan->problem.tensors[l->source].name;
-    move->dtype  = tensor->dtype;
-    move->from   = from;
-    move->to     = to;
-    move->n_dims = tensor->n_dims;
+    move->source            = tensor->n_feeds == 0 ? NULL : plan->problem.tensors[l->source].name;
+    move->dtype             = tensor->dtype;
+    move->from              = from;
+    move->to                = to;
+    move->n_dims            = tensor->n_dims;
 }
 
 /* Inside shared blocks the local begin depends on which of the holders sends. */
@@ -319,7 +303,7 @@ void fy_move_place(const ferry_plan *plan, const fy_route *route, const fy_atom 
         volume *= length;
     }
     move->src_n_dims = route->n_dims - route->src_pad;
-    move->bytes = fy_bytes(volume, route->element_bits);
+    move->bytes      = fy_bytes(volume, route->element_bits);
 }
 
 static ferry_move *new_move(fy_receiver *receiver)
@@ -347,13 +331,12 @@ static ferry_status emit(fy_receiver *receiver, uint32_t leg, const fy_route *ro
 
 /* The pieces of an atom in the stretches of the senders that take part in it. */
 static ferry_status emit_by_line(fy_receiver *receiver, uint32_t leg, const fy_route *route,
-                                 const fy_atom *atom, const tap *t, uint64_t at,
-                                 ferry_error *error)
+                                 const fy_atom *atom, const tap *t, uint64_t at, ferry_error *error)
 {
     const fy_lines *lines = &receiver->plan->lines;
     const uint64_t *ends  = lines->end + t->line->first;
     uint64_t        begin = at, end = at + atom->volume;
-    uint32_t        s     = fy_line_find(lines, t->line, at);
+    uint32_t        s = fy_line_find(lines, t->line, at);
     if (ends[s] >= end) {
         return emit(receiver, leg, route, atom, NULL, lines->sender[t->line->first + s], error);
     }

@@ -5,8 +5,8 @@
 #include "plan/core.h"
 
 /*
- * What one rank receives. The geometry of each of its routes is worked out once, at the first tensor
- * that needs it, and serves all tensors of the route.
+ * What one rank receives. The geometry of each of its routes is worked out once, at the first
+ * tensor that needs it, and serves all tensors of the route.
  */
 typedef struct fy_inlet fy_inlet;
 
@@ -32,7 +32,8 @@ void         fy_receiver_cleanup(fy_receiver *receiver);
 /* The legs of the rank, in order of tensors. */
 ferry_status fy_receiver_list_legs(fy_receiver *receiver, ferry_error *error);
 
-/* All moves of one tensor, which starts at position first of the legs; *next_out is the next tensor's. */
+/* All moves of one tensor, which starts at position first of the legs; *next_out is the next
+ * tensor's. */
 ferry_status fy_receiver_make_moves(fy_receiver *receiver, size_t first, uint64_t first_task,
                                     size_t *next_out, ferry_error *error);
 

@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Planning among ranks that each know only their own models. Centralized: rank 0 gathers, plans and scatters
- * the ops. Local: every rank gathers the packed models and derives its own ops. A failure of any rank is
- * part of what it sends, so all ranks fail together and with the same sentence.
+ * Planning among ranks that each know only their own models. Centralized: rank 0 gathers, plans and
+ * scatters the ops. Local: every rank gathers the packed models and derives its own ops. A failure
+ * of any rank is part of what it sends, so all ranks fail together and with the same sentence.
  */
 #include "model/roster.h"
 #include "plan/reshard_ops.h"
@@ -56,7 +56,8 @@ static ferry_status complete(const ferry_model *model, const uint64_t *num_exper
         return FERRY_OK;
     }
     ferry_status status = fy_model_copy(model, copy_out, error);
-    for (size_t i = 0; status == FERRY_OK && num_experts != NULL && i < (*copy_out)->n_params; i++) {
+    for (size_t i = 0; status == FERRY_OK && num_experts != NULL && i < (*copy_out)->n_params;
+         i++) {
         ferry_param_metadata *m = &(*copy_out)->params[i];
         if (!m->has_num_experts) {
             m->has_num_experts = true;
@@ -84,25 +85,6 @@ static void pack_own(const ferry_model *src_model, const ferry_model *dst_model,
     ferry_model_destroy(dst);
 }
 
-static ferry_status take_models(ferry_roster *roster, uint32_t rank, fy_reader *in,
-                                ferry_error *error)
-{
-    ferry_model *src = NULL, *dst = NULL;
-    ferry_status status = read_status(in, error);
-    if (status == FERRY_OK) {
-        status = fy_model_unpack(in, &src, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_model_unpack(in, &dst, error);
-    }
-    if (status == FERRY_OK) {
-        status = ferry_roster_set(roster, rank, src, dst, error);
-    }
-    ferry_model_destroy(src);
-    ferry_model_destroy(dst);
-    return status;
-}
-
 /* Plans from everybody's messages, which lie behind one another. */
 static ferry_status plan_gathered(const void *all, const size_t *lengths, uint32_t n_ranks,
                                   const ferry_plan_options *options, ferry_plan **plan_out,
@@ -113,7 +95,10 @@ static ferry_status plan_gathered(const void *all, const size_t *lengths, uint32
     ferry_status         status = ferry_roster_create(n_ranks, &roster, error);
     for (uint32_t r = 0; r < n_ranks && status == FERRY_OK; r++) {
         fy_reader in = {.at = at, .end = at + lengths[r]};
-        status       = take_models(roster, r, &in, error);
+        status       = read_status(&in, error);
+        if (status == FERRY_OK) {
+            status = fy_roster_set_packed(roster, r, &in, error);
+        }
         at += lengths[r];
     }
     if (status == FERRY_OK) {
@@ -128,10 +113,10 @@ static ferry_status fail_exchange(ferry_error *error)
     return fy_fail(error, FERRY_ERR_EXCHANGE, "the caller's exchange between ranks failed");
 }
 
-ferry_status ferry_build_local_reshard_plan(const ferry_model *src_model,
-                                            const ferry_model *dst_model,
-                                            const uint64_t *num_experts,
-                                            const ferry_exchange *exchange,
+ferry_status ferry_build_local_reshard_plan(const ferry_model        *src_model,
+                                            const ferry_model        *dst_model,
+                                            const uint64_t           *num_experts,
+                                            const ferry_exchange     *exchange,
                                             const ferry_plan_options *options,
                                             ferry_reshard_plan **plan_out, ferry_error *error)
 {
@@ -139,10 +124,10 @@ ferry_status ferry_build_local_reshard_plan(const ferry_model *src_model,
     if (status != FERRY_OK) {
         return status;
     }
-    fy_pack       own  = {0};
-    const void   *all  = NULL;
+    fy_pack       own     = {0};
+    const void   *all     = NULL;
     const size_t *lengths = NULL;
-    ferry_plan   *plan = NULL;
+    ferry_plan   *plan    = NULL;
     pack_own(src_model, dst_model, num_experts, &own);
     /* Without memory for its own message a rank still takes part, with an empty one. */
     if (exchange->all_gather(exchange->context, own.bytes, own.failed ? 0 : own.used, &all,
@@ -256,7 +241,7 @@ static void pack_reshard_plan(const ferry_reshard_plan *plan, fy_pack *out)
 static ferry_status unpack_reshard_plan(const void *bytes, size_t n_bytes,
                                         ferry_reshard_plan **plan_out, ferry_error *error)
 {
-    fy_reader    in = {.at = bytes, .end = (const unsigned char *)bytes + n_bytes};
+    fy_reader    in     = {.at = bytes, .end = (const unsigned char *)bytes + n_bytes};
     ferry_status status = read_status(&in, error);
     if (status != FERRY_OK) {
         return status;
@@ -292,9 +277,8 @@ typedef struct outbox {
 
 static bool post(outbox *box, uint32_t rank, const fy_pack *message)
 {
-    if (message->failed ||
-        !fy_reserve((void **)&box->bytes.bytes, &box->bytes.capacity,
-                    box->bytes.used + message->used + 1, 1)) {
+    if (message->failed || !fy_reserve((void **)&box->bytes.bytes, &box->bytes.capacity,
+                                       box->bytes.used + message->used + 1, 1)) {
         return false;
     }
     memcpy(box->bytes.bytes + box->bytes.used, message->bytes, message->used);
@@ -351,7 +335,8 @@ static void plan_for_all(const void *all, const size_t *lengths, const ferry_exc
     ferry_plan_destroy(plan);
 }
 
-/* Without gather and scatter: rank 0 sends all ops in its part of an all-gather, the others nothing. */
+/* Without gather and scatter: rank 0 sends all ops in its part of an all-gather, the others
+ * nothing. */
 static ferry_status scatter_by_all_gather(const ferry_exchange *x, const outbox *box,
                                           const void **mine_out, size_t *n_bytes_out,
                                           ferry_error *error)
@@ -404,20 +389,19 @@ static ferry_status scatter(const ferry_exchange *x, const outbox *box, const vo
     return FERRY_OK;
 }
 
-ferry_status ferry_build_centralized_reshard_plan(const ferry_model *src_model,
-                                                  const ferry_model *dst_model,
-                                                  const uint64_t *num_experts,
-                                                  const ferry_exchange *exchange,
+ferry_status ferry_build_centralized_reshard_plan(const ferry_model        *src_model,
+                                                  const ferry_model        *dst_model,
+                                                  const uint64_t           *num_experts,
+                                                  const ferry_exchange     *exchange,
                                                   const ferry_plan_options *options,
-                                                  ferry_reshard_plan **plan_out,
-                                                  ferry_error *error)
+                                                  ferry_reshard_plan **plan_out, ferry_error *error)
 {
     ferry_status status = check_exchange(exchange, plan_out, error);
     if (status != FERRY_OK) {
         return status;
     }
-    fy_pack       own     = {0};
-    const void   *all     = NULL, *mine = NULL;
+    fy_pack       own = {0};
+    const void   *all = NULL, *mine = NULL;
     const size_t *lengths = NULL;
     size_t        n_bytes = 0;
     outbox        box     = {.lengths = fy_alloc_zeroed(exchange->n_ranks, sizeof *box.lengths)};

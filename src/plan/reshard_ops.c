@@ -42,7 +42,7 @@ static const char *keep_name(ferry_reshard_plan *plan, const char *name)
 
 static bool append(ferry_reshard_plan *plan, const ferry_transfer_op *op)
 {
-    fy_op_list *list = op->is_send ? &plan->send_list : &plan->recv_list;
+    fy_op_list         *list  = op->is_send ? &plan->send_list : &plan->recv_list;
     ferry_transfer_op **items = op->is_send ? &plan->sends : &plan->recvs;
     if (!fy_reserve((void **)items, &list->capacity, list->n + 1, sizeof **items)) {
         return false;
@@ -136,8 +136,8 @@ ferry_status ferry_reshard_plan_create(const ferry_plan *plan, uint32_t rank,
     ferry_status status = fy_reshard_plan_new(digest, &own, error);
     if (status == FERRY_OK) {
         taking t = {.plan = own, .rank = rank, .error = error};
-        status   = ferry_plan_visit(plan, rank == FERRY_ALL_RANKS ? UINT32_MAX - 1 : rank, take_move,
-                                    &t, NULL, error);
+        status = ferry_plan_visit(plan, rank == FERRY_ALL_RANKS ? UINT32_MAX - 1 : rank, take_move,
+                                  &t, NULL, error);
     }
     if (status == FERRY_OK) {
         *reshard_plan_out = own;
@@ -162,7 +162,8 @@ static ferry_status op_at(const ferry_transfer_op *items, size_t n, size_t index
 {
     if (op_out == NULL || op_out->struct_size < sizeof *op_out || index >= n) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "op %zu of %zu; the place for it starts as FERRY_TRANSFER_OP_INIT", index, n);
+                       "op %zu of %zu; the place for it starts as FERRY_TRANSFER_OP_INIT", index,
+                       n);
     }
     size_t struct_size  = op_out->struct_size;
     *op_out             = items[index];
@@ -194,10 +195,10 @@ size_t ferry_reshard_plan_describe(const ferry_reshard_plan *plan, char *text, s
     if (plan == NULL) {
         return 0;
     }
-    int length = snprintf(
-        text, text_bytes,
-        "ReshardPlan(sends=%zu, receives=%zu, send_bytes=%llu, receive_bytes=%llu)",
-        plan->send_list.n, plan->recv_list.n, (unsigned long long)plan->send_bytes,
-        (unsigned long long)plan->recv_bytes);
+    int length =
+        snprintf(text, text_bytes,
+                 "ReshardPlan(sends=%zu, receives=%zu, send_bytes=%llu, receive_bytes=%llu)",
+                 plan->send_list.n, plan->recv_list.n, (unsigned long long)plan->send_bytes,
+                 (unsigned long long)plan->recv_bytes);
     return (size_t)length;
 }

@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* The reference planner's functions for one parameter: descriptors and the transfers of one receiver. */
+/* The reference planner's functions for one parameter: descriptors and the transfers of one
+ * receiver. */
 #include "layout/overlap.h"
 #include "model/group.h"
 #include "model/metadata.h"
@@ -100,7 +101,7 @@ static ferry_status check_conservation(const ferry_param_metadata *src,
 
 ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
                                                const ferry_param_metadata *dst,
-                                               ferry_sharding_descriptor *descriptor_out,
+                                               ferry_sharding_descriptor  *descriptor_out,
                                                size_t *n_out, ferry_error *error)
 {
     if (src == NULL || dst == NULL || descriptor_out == NULL || n_out == NULL) {
@@ -118,22 +119,22 @@ ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
     uint32_t dim = dst->is_tp ? dst->partition_dim : src->partition_dim;
     status       = check_conservation(src, dst, dim, error);
     if (status == FERRY_OK) {
-        *descriptor_out = (ferry_sharding_descriptor){
-            .struct_size   = sizeof *descriptor_out,
-            .name          = "tp",
-            .dim           = dim,
-            .src_stride    = src->is_tp ? src->partition_stride : 1,
-            .dst_stride    = dst->is_tp ? dst->partition_stride : 1,
-            .src_dim_ranks = src->tensor_parallel_group_ranks,
-            .dst_dim_ranks = dst->tensor_parallel_group_ranks};
+        *descriptor_out =
+            (ferry_sharding_descriptor){.struct_size   = sizeof *descriptor_out,
+                                        .name          = "tp",
+                                        .dim           = dim,
+                                        .src_stride    = src->is_tp ? src->partition_stride : 1,
+                                        .dst_stride    = dst->is_tp ? dst->partition_stride : 1,
+                                        .src_dim_ranks = src->tensor_parallel_group_ranks,
+                                        .dst_dim_ranks = dst->tensor_parallel_group_ranks};
         *n_out = 1;
     }
     return status;
 }
 
 /*
- * One side of a parameter as splits: cut along its own dimension by its group, whole elsewhere. All parts
- * count as long as the one that is known; a side that is not TP is whole on every rank.
+ * One side of a parameter as splits: cut along its own dimension by its group, whole elsewhere. All
+ * parts count as long as the one that is known; a side that is not TP is whole on every rank.
  */
 typedef struct cut_side {
     const ferry_param_metadata *metadata;
@@ -153,7 +154,7 @@ static ferry_status cut_dim(const ferry_param_metadata *m, uint32_t dim, fy_spli
     if (!m->is_tp || dim != m->partition_dim) {
         return fy_split_whole(m->shape[dim], split_out, error);
     }
-    uint32_t n = (uint32_t)ferry_group_size(m->tensor_parallel_group_ranks);
+    uint32_t                     n     = (uint32_t)ferry_group_size(m->tensor_parallel_group_ranks);
     const ferry_param_metadata **parts = fy_alloc(n, sizeof *parts);
     if (parts == NULL) {
         return fy_fail_no_memory(error, "the parts of a parameter");
@@ -278,7 +279,7 @@ static ferry_status new_transfers(uint32_t n_dims, ferry_transfers **transfers_o
     return FERRY_OK;
 }
 
-static ferry_status check_descriptors(const char *param_name,
+static ferry_status check_descriptors(const char                      *param_name,
                                       const ferry_sharding_descriptor *descriptors,
                                       size_t n_descriptors, ferry_error *error)
 {
@@ -304,7 +305,7 @@ static void apply_descriptor(const ferry_sharding_descriptor *descriptor, ferry_
 }
 
 ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_metadata *src,
-                                      const ferry_param_metadata *dst,
+                                      const ferry_param_metadata      *dst,
                                       const ferry_sharding_descriptor *descriptors,
                                       size_t n_descriptors, uint32_t my_rank,
                                       ferry_transfers **transfers_out, ferry_error *error)
@@ -326,8 +327,7 @@ ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_
     ferry_error inner;
     if (!has_group(&a) || !has_group(&b) ||
         ferry_rank_in_group(my_rank, b.tensor_parallel_group_ranks, &my_part, &inner) != FERRY_OK) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: %s", param_name,
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: %s", param_name,
                        has_group(&a) && has_group(&b) ? inner.message
                                                       : "the descriptor lacks a group of ranks");
     }
@@ -366,7 +366,8 @@ static bool choose_replica(const ferry_param_metadata *src, const ferry_param_me
     if (from == NULL || ferry_group_size(from) == 0) {
         *sender_out = src->owner_rank;
     } else if (fy_group_find(from, my_rank, &position)) {
-        *sender_out = my_rank; /* it has the parameter already; so too where both groups are equal */
+        *sender_out =
+            my_rank; /* it has the parameter already; so too where both groups are equal */
     } else {
         *sender_out = ferry_group_rank_at(from, my_rank % ferry_group_size(from));
     }
@@ -384,11 +385,12 @@ ferry_status ferry_finalize_dp_transfers(const char *param_name, const ferry_par
     ferry_status status = check_both(src, dst, error);
     for (uint32_t d = 0; status == FERRY_OK && d < dst->n_dims; d++) {
         if (src->shape[d] != dst->shape[d]) {
-            status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                             "%s dim %u: the source has %llu, but the destination %llu; a replicated "
-                             "parameter needs equal shapes",
-                             param_name, d, (unsigned long long)src->shape[d],
-                             (unsigned long long)dst->shape[d]);
+            status =
+                fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                        "%s dim %u: the source has %llu, but the destination %llu; a replicated "
+                        "parameter needs equal shapes",
+                        param_name, d, (unsigned long long)src->shape[d],
+                        (unsigned long long)dst->shape[d]);
         }
     }
     ferry_transfers *transfers = NULL;
@@ -410,12 +412,10 @@ ferry_status ferry_finalize_dp_transfers(const char *param_name, const ferry_par
     return status;
 }
 
-ferry_status ferry_determine_source_ranks_for_dst_param(const char *param_name,
-                                                        const ferry_param_metadata *src,
-                                                        const ferry_param_metadata *dst,
-                                                        uint32_t my_rank,
-                                                        ferry_transfers **transfers_out,
-                                                        ferry_error *error)
+ferry_status
+ferry_determine_source_ranks_for_dst_param(const char *param_name, const ferry_param_metadata *src,
+                                           const ferry_param_metadata *dst, uint32_t my_rank,
+                                           ferry_transfers **transfers_out, ferry_error *error)
 {
     ferry_sharding_descriptor descriptor = FERRY_SHARDING_DESCRIPTOR_INIT;
     size_t                    n          = 0;
@@ -423,7 +423,8 @@ ferry_status ferry_determine_source_ranks_for_dst_param(const char *param_name,
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_determine_source_ranks_for_dst_param needs a name and a place");
     }
-    /* The guard compares one dimension; row to column has its sums compared by the planner itself. */
+    /* The guard compares one dimension; row to column has its sums compared by the planner itself.
+     */
     bool turned = src != NULL && dst != NULL && src->is_tp && dst->is_tp &&
                   src->partition_dim != dst->partition_dim && has_group(src) && has_group(dst);
     ferry_status status = FERRY_OK;
@@ -446,10 +447,11 @@ ferry_status ferry_determine_source_ranks_for_dst_param(const char *param_name,
                                         transfers_out, error);
     }
     if (src->is_tp || dst->is_tp) {
-        return fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                       "%s is TP, but the %s does not know its tensor-parallel group; treating it as "
-                       "replicated would hand a rank somebody else's shard",
-                       param_name, has_group(src) ? "destination" : "source");
+        return fy_fail(
+            error, FERRY_ERR_INVALID_PLAN,
+            "%s is TP, but the %s does not know its tensor-parallel group; treating it as "
+            "replicated would hand a rank somebody else's shard",
+            param_name, has_group(src) ? "destination" : "source");
     }
     return ferry_finalize_dp_transfers(param_name, src, dst, my_rank, transfers_out, error);
 }

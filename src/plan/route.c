@@ -43,18 +43,18 @@ void fy_routes_cleanup(fy_routes *routes)
 static ferry_status find_overlap(fy_routes *routes, const fy_route *route, uint32_t d,
                                  fy_overlap **overlap_out, ferry_error *error)
 {
-    const fy_problem *problem = routes->problem;
-    const fy_split   *src     = fy_route_split(routes, route->src, route->src_pad, d);
-    const fy_split   *dst     = fy_route_split(routes, route->dst, route->dst_pad, d);
-    bool     one_owner = problem->placements[route->src].layout.n_flat != 0;
-    uint64_t values[6] = {(uintptr_t)src, /* interned: one object, one address */
-                          (uintptr_t)dst,
-                          route->src_begin[d],
-                          route->dst_begin[d],
-                          route->length[d],
-                          one_owner && fy_split_is_shared(src)};
-    fy_hash128 key       = fy_hash128_of(values, sizeof values);
-    fy_index_cursor c    = fy_index_first(&routes->overlap_index, key.low);
+    const fy_problem *problem   = routes->problem;
+    const fy_split   *src       = fy_route_split(routes, route->src, route->src_pad, d);
+    const fy_split   *dst       = fy_route_split(routes, route->dst, route->dst_pad, d);
+    bool              one_owner = problem->placements[route->src].layout.n_flat != 0;
+    uint64_t          values[6] = {(uintptr_t)src, /* interned: one object, one address */
+                                   (uintptr_t)dst,
+                                   route->src_begin[d],
+                                   route->dst_begin[d],
+                                   route->length[d],
+                                   one_owner && fy_split_is_shared(src)};
+    fy_hash128        key       = fy_hash128_of(values, sizeof values);
+    fy_index_cursor   c         = fy_index_first(&routes->overlap_index, key.low);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&routes->overlap_index, &c)) {
         if (routes->overlap_keys[c.value].high == key.high) {
             *overlap_out = routes->overlaps[c.value];
@@ -204,7 +204,7 @@ static ferry_status group_units(fy_routes *routes, ferry_error *error)
         first += routes->routes[r].n_units;
     }
     for (size_t i = 0; i < routes->n_legs; i++) {
-        const fy_leg *leg = &routes->legs[i];
+        const fy_leg *leg                                                    = &routes->legs[i];
         routes->unit_legs[routes->routes[leg->route].first_unit + leg->unit] = (uint32_t)i;
     }
     return FERRY_OK;
@@ -216,60 +216,55 @@ static const char *route_example(const fy_routes *routes, const fy_route *route)
     return routes->problem->tensors[routes->legs[leg].tensor].name;
 }
 
-/* Lists the touches of an irregular route, first counted, then grouped by source cell. */
-static ferry_status list_irregular(const fy_routes *routes, fy_route *route, ferry_error *error)
+/*
+ * An irregular route lists its touches: one pass over the boxes of all destination cells counts
+ * them by source cell, a second one places them. last[] is the destination that touched a cell
+ * last.
+ */
+typedef struct listing {
+    const fy_routes *routes;
+    fy_route        *route;
+    uint32_t        *last;
+    size_t          *next; /* [n_cells + 1]: a cell's count, then where its next touch goes */
+    bool             placing;
+} listing;
+
+static void list_atom(listing *l, uint32_t dst, const fy_atom *atom)
 {
-    const fy_holders *dst_holders = fy_route_dst_holders(routes, route);
-    fy_atoms          atoms       = {0};
-    ferry_status      status      = FERRY_OK;
-    uint32_t          n_dst       = dst_holders->n_cells;
-    size_t            n_touches   = 0;
-    uint32_t         *last        = fy_alloc(route->n_cells, sizeof *last);
-    route->touch_begin = fy_alloc_zeroed((size_t)route->n_cells + 2, sizeof *route->touch_begin);
-    route->atom_count  = fy_alloc(n_dst, sizeof *route->atom_count);
-    route->wanted      = fy_alloc_zeroed(n_dst, sizeof *route->wanted);
-    if (last == NULL || route->touch_begin == NULL || route->atom_count == NULL ||
-        route->wanted == NULL) {
-        status = fy_fail_no_memory(error, "the touches of flat shards");
-        goto out;
+    uint32_t cell  = atom->cell;
+    bool     fresh = l->last[cell] != dst;
+    l->last[cell]  = dst;
+    if (!l->placing) {
+        l->next[cell + 1] += fresh;
+        l->route->wanted[dst] += atom->volume;
+        return;
     }
-    for (int pass = 0; pass < 2; pass++) {
-        /* In the second pass touch_begin[c + 1] is where the cell's next touch goes. */
-        size_t *end = route->touch_begin + 1;
-        memset(last, 0xff, route->n_cells * sizeof *last);
-        for (uint32_t dst = 0; dst < n_dst; dst++) {
-            status = fy_route_list_atoms(routes, route, dst, &atoms, error);
-            if (status != FERRY_OK) {
-                goto out;
-            }
-            route->atom_count[dst] = (uint32_t)atoms.n_items;
-            for (size_t i = 0; i < atoms.n_items; i++) {
-                uint32_t cell = atoms.items[i].cell;
-                bool     next = last[cell] != dst;
-                last[cell]    = dst;
-                if (pass == 0) {
-                    end[cell + 1] += next;
-                    route->wanted[dst] += atoms.items[i].volume;
-                    continue;
-                }
-                if (next) {
-                    route->touches[end[cell]++] = (fy_cell_touch){.dst = dst};
-                }
-                route->touches[end[cell] - 1].volume += atoms.items[i].volume;
-            }
-        }
-        if (pass == 0) {
-            for (uint32_t c = 0; c < route->n_cells; c++) {
-                end[c + 1] += end[c];
-            }
-            n_touches      = end[route->n_cells];
-            route->touches = fy_alloc(n_touches, sizeof *route->touches);
-            if (route->touches == NULL) {
-                status = fy_fail_no_memory(error, "the touches of flat shards");
-                goto out;
-            }
-        }
+    if (fresh) {
+        l->route->touches[l->next[cell]++] = (fy_cell_touch){.dst = dst};
     }
+    l->route->touches[l->next[cell] - 1].volume += atom->volume;
+}
+
+static ferry_status list_pass(listing *l, bool placing, ferry_error *error)
+{
+    fy_atoms     atoms  = {0};
+    uint32_t     n_dst  = fy_route_dst_holders(l->routes, l->route)->n_cells;
+    ferry_status status = FERRY_OK;
+    l->placing          = placing;
+    memset(l->last, 0xff, l->route->n_cells * sizeof *l->last);
+    for (uint32_t dst = 0; dst < n_dst && status == FERRY_OK; dst++) {
+        status = fy_route_list_atoms(l->routes, l->route, dst, &atoms, error);
+        for (size_t i = 0; status == FERRY_OK && i < atoms.n_items; i++) {
+            list_atom(l, dst, &atoms.items[i]);
+        }
+        l->route->atom_count[dst] = (uint32_t)atoms.n_items;
+    }
+    fy_atoms_cleanup(&atoms);
+    return status;
+}
+
+static void add_up_touches(fy_route *route)
+{
     for (uint32_t c = 0; c < route->n_cells; c++) {
         uint64_t before = 0;
         for (size_t i = route->touch_begin[c]; i < route->touch_begin[c + 1]; i++) {
@@ -277,16 +272,48 @@ static ferry_status list_irregular(const fy_routes *routes, fy_route *route, fer
             before += route->touches[i].volume;
         }
     }
+}
+
+static ferry_status list_irregular(const fy_routes *routes, fy_route *route, ferry_error *error)
+{
+    uint32_t n_dst = fy_route_dst_holders(routes, route)->n_cells;
+    listing  l     = {.routes = routes, .route = route};
+    l.last         = fy_alloc(route->n_cells, sizeof *l.last);
+    /* Placing moves each begin to its end: with one entry more in front, that is the table itself.
+     */
+    route->touch_begin  = fy_alloc_zeroed((size_t)route->n_cells + 2, sizeof *route->touch_begin);
+    route->atom_count   = fy_alloc_zeroed(n_dst, sizeof *route->atom_count);
+    route->wanted       = fy_alloc_zeroed(n_dst, sizeof *route->wanted);
+    ferry_status status = FERRY_OK;
+    if (l.last == NULL || route->touch_begin == NULL || route->atom_count == NULL ||
+        route->wanted == NULL) {
+        status = fy_fail_no_memory(error, "the touches of flat shards");
+        goto out;
+    }
+    l.next = route->touch_begin + 1;
+    status = list_pass(&l, false, error);
+    for (uint32_t c = 0; c < route->n_cells; c++) {
+        l.next[c + 1] += l.next[c];
+    }
+    route->touches = fy_alloc(l.next[route->n_cells], sizeof *route->touches);
+    if (status == FERRY_OK && route->touches == NULL) {
+        status = fy_fail_no_memory(error, "the touches of flat shards");
+    }
+    if (status == FERRY_OK) {
+        status = list_pass(&l, true, error);
+    }
+    if (status == FERRY_OK) {
+        add_up_touches(route);
+    }
 out:
-    fy_atoms_cleanup(&atoms);
-    fy_free(last);
+    fy_free(l.last);
     return status;
 }
 
 /* The bytes of all units and replicas must be countable. */
 static ferry_status add_bytes(fy_routes *routes, const fy_route *route, ferry_error *error)
 {
-    const fy_holders *holders = fy_route_dst_holders(routes, route);
+    const fy_holders *holders  = fy_route_dst_holders(routes, route);
     uint64_t          elements = 0, bits;
     for (uint32_t c = 0; c < holders->n_cells; c++) {
         uint64_t wanted = fy_route_wanted(routes, route, c);
@@ -353,10 +380,11 @@ ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_r
         status = fill_route(routes, &routes->routes[i], error);
     }
     if (status == FERRY_OK && routes->total_bytes == 0) {
-        status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                         "the plan moves and copies nothing, 0 bytes: none of %u tensors has an element that "
-                         "the destination wants",
-                         problem->n_tensors);
+        status = fy_fail(
+            error, FERRY_ERR_INVALID_PLAN,
+            "the plan moves and copies nothing, 0 bytes: none of %u tensors has an element that "
+            "the destination wants",
+            problem->n_tensors);
     }
     if (status != FERRY_OK) {
         fy_routes_cleanup(routes);

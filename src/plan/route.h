@@ -7,12 +7,13 @@
 
 /*
  * A route is a layout class: everything that tensors with the same source placement, destination
- * placement and element size have in common (with the same boxes, where a tensor is fed from boxes).
- * Each tensor on a route is a unit of it. A leg is one feed of one destination tensor: a route, its
- * unit there, and the source tensor.
+ * placement and element size have in common (with the same boxes, where a tensor is fed from
+ * boxes). Each tensor on a route is a unit of it. A leg is one feed of one destination tensor: a
+ * route, its unit there, and the source tensor.
  *
- * The source cells of a route are rows over the cells of the source splits and the flat part: what a
- * set of replicas has in common. Destination cells are those of the destination's table of holders.
+ * The source cells of a route are rows over the cells of the source splits and the flat part: what
+ * a set of replicas has in common. Destination cells are those of the destination's table of
+ * holders.
  */
 typedef struct fy_view fy_view;
 
@@ -40,8 +41,8 @@ typedef struct fy_route {
     uint64_t       dst_begin[FY_MAX_DIMS];
     uint64_t       length[FY_MAX_DIMS];
     /*
-     * A regular route is a product over the dimensions: counts and volumes have a closed form. A flat
-     * cut or shared pieces break the product; then the touches are listed, and atoms counted.
+     * A regular route is a product over the dimensions: counts and volumes have a closed form. A
+     * flat cut or shared pieces break the product; then the touches are listed, and atoms counted.
      */
     bool           is_regular;
     bool           merges_by_rank; /* shared source pieces: boxes of one sender may join */
@@ -60,9 +61,9 @@ typedef struct fy_leg {
 } fy_leg;
 
 /*
- * Who holds each source cell. Where no pieces are shared, source cells are the cells of the table of
- * holders and the view borrows its lists; otherwise it owns lists in which a rank can stand in several
- * cells. set[] is the replica set of each cell, filled in when loads are balanced.
+ * Who holds each source cell. Where no pieces are shared, source cells are the cells of the table
+ * of holders and the view borrows its lists; otherwise it owns lists in which a rank can stand in
+ * several cells. set[] is the replica set of each cell, filled in when loads are balanced.
  */
 struct fy_view {
     const fy_holders *holders;
@@ -105,20 +106,23 @@ ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_r
                              ferry_error *error);
 void         fy_routes_cleanup(fy_routes *routes);
 
-static inline const fy_holders *fy_route_dst_holders(const fy_routes *routes,
-                                                     const fy_route  *route)
+static inline const fy_holders *fy_route_dst_holders(const fy_routes *routes, const fy_route *route)
 {
     return fy_problem_holders(routes->problem, route->dst);
 }
 
-/* The view of a source placement, made at its first use; and its end, which fy_routes_cleanup calls. */
+/* The view of a source placement, made at its first use; and its end, which fy_routes_cleanup
+ * calls. */
 ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy_view **view_out,
                                  ferry_error *error);
 void         fy_view_destroy(fy_view *view);
 
+/* Whether a rank holds a source cell. */
+bool fy_view_has_rank(const fy_view *view, uint32_t cell, uint32_t rank);
+
 /*
- * The source cells that a rank holds, ascending; *cells_inout grows as needed. None if the rank is no
- * holder.
+ * The source cells that a rank holds, ascending; *cells_inout grows as needed. None if the rank is
+ * no holder.
  */
 ferry_status fy_route_cells_of_rank(const fy_routes *routes, const fy_route *route, uint32_t rank,
                                     uint32_t **cells_inout, size_t *capacity, size_t *n_out,
@@ -181,8 +185,8 @@ enum { FY_MAX_ATOMS = 1 << 24 };
 ferry_status fy_route_list_atoms(const fy_routes *routes, const fy_route *route, uint32_t dst,
                                  fy_atoms *atoms, ferry_error *error);
 /*
- * Only those of one source cell, in the same order; index[i] is where atom i stands among all. For a
- * regular route the others are not visited.
+ * Only those of one source cell, in the same order; index[i] is where atom i stands among all. For
+ * a regular route the others are not visited.
  */
 ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *route, uint32_t cell,
                                       uint32_t dst, fy_atoms *atoms, uint64_t **index_inout,
@@ -191,7 +195,7 @@ void         fy_atoms_cleanup(fy_atoms *atoms);
 
 /* The destination cells that want something of a source cell, ascending. */
 ferry_status fy_route_list_touches(const fy_routes *routes, const fy_route *route, uint32_t cell,
-                                   fy_cell_touch **touches_inout, size_t *capacity,
-                                   size_t *n_out, ferry_error *error);
+                                   fy_cell_touch **touches_inout, size_t *capacity, size_t *n_out,
+                                   ferry_error *error);
 
 #endif

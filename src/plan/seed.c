@@ -1,10 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reference's choice of replicas. It buckets the holders by DP group, takes the bucket by the receiver's
- * place in its own DP group, and the bucket's first entry, whose tensor-parallel group sends. On a mesh, where
- * the DP group of a holder is the replicas of its cell, every bucket begins with the first replica: whichever
- * bucket is taken, the lowest holder of each cell sends. Tensors that neither side cuts stay where they are
- * already; other ranks get them round robin from the source's DP group.
+ * The reference's choice of replicas. It buckets the holders by DP group, takes the bucket by the
+ * receiver's place in its own DP group, and the bucket's first entry, whose tensor-parallel group
+ * sends. On a mesh, where the DP group of a holder is the replicas of its cell, every bucket begins
+ * with the first replica: whichever bucket is taken, the lowest holder of each cell sends. Tensors
+ * that neither side cuts stay where they are already; other ranks get them round robin from the
+ * source's DP group.
  */
 #include "plan/core.h"
 
@@ -18,9 +19,9 @@ static bool is_cut(const ferry_plan *plan, const fy_route *route)
 
 static uint32_t choose(const ferry_plan *plan, const fy_route *route, uint32_t cell, uint32_t slot)
 {
-    const fy_holders *src     = route->view->holders;
-    const fy_seed    *seed    = plan->problem.placements[route->src].seed;
-    uint32_t          rank    = fy_route_dst_holders(&plan->routes, route)->rank[slot];
+    const fy_holders *src  = route->view->holders;
+    const fy_seed    *seed = plan->problem.placements[route->src].seed;
+    uint32_t          rank = fy_route_dst_holders(&plan->routes, route)->rank[slot];
     if (!is_cut(plan, route) && fy_holders_find(src, rank) != FY_NO_SLOT) {
         return rank; /* it has the parameter already */
     }
@@ -34,7 +35,8 @@ static uint32_t choose(const ferry_plan *plan, const fy_route *route, uint32_t c
     return route->view->rank[route->view->cell_begin[cell]];
 }
 
-/* Groups that were given may name ranks that do not have the parameter: its first holder sends then. */
+/* Groups that were given may name ranks that do not have the parameter: its first holder sends
+ * then. */
 uint32_t fy_seed_sender(const ferry_plan *plan, const fy_route *route, uint32_t cell, uint32_t slot)
 {
     const fy_view *view   = route->view;

@@ -1,7 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Positions on a line. Where every destination cell has equally many replicas, replica m of everything is
- * a layer, and positions are closed forms of the route. Else the touches of the cell are listed.
+ * Positions on a line. Where every destination cell has equally many replicas, replica m of
+ * everything is a layer, and positions are closed forms of the route. Else the touches of the cell
+ * are listed.
  */
 #include "plan/core.h"
 
@@ -18,9 +19,8 @@ static ferry_status list_uneven(const ferry_plan *plan, fy_span *span, ferry_err
 {
     const fy_holders *holders  = fy_route_dst_holders(&plan->routes, span->route);
     size_t            capacity = 0;
-    ferry_status      status = fy_route_list_touches(&plan->routes, span->route, span->cell,
-                                                     &span->touches, &capacity, &span->n_touches,
-                                                     error);
+    ferry_status      status   = fy_route_list_touches(&plan->routes, span->route, span->cell,
+                                                       &span->touches, &capacity, &span->n_touches, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -41,7 +41,7 @@ ferry_status fy_span_init(const ferry_plan *plan, const fy_route *route, uint32_
                           fy_span *span, ferry_error *error)
 {
     uint32_t n_replicas = fy_route_dst_holders(&plan->routes, route)->n_replicas;
-    *span = (fy_span){.route = route, .cell = cell, .n_units = route->n_units};
+    *span               = (fy_span){.route = route, .cell = cell, .n_units = route->n_units};
     if (n_replicas == 0) {
         ferry_status status = list_uneven(plan, span, error);
         if (status != FERRY_OK) {
@@ -98,8 +98,8 @@ static fy_place locate_uneven(const fy_holders *holders, const fy_span *span, ui
     const fy_cell_touch *touch   = &span->touches[low];
     uint64_t             inside  = position - span->begin[low] * span->n_units;
     uint64_t             replica = inside / (touch->volume * span->n_units);
-    fy_place place = {.slot   = holders->cell_begin[touch->dst] + (uint32_t)replica,
-                      .volume = touch->volume};
+    fy_place             place   = {.slot   = holders->cell_begin[touch->dst] + (uint32_t)replica,
+                                    .volume = touch->volume};
     inside -= replica * touch->volume * span->n_units;
     place.unit  = inside / touch->volume;
     place.begin = position - inside % touch->volume;
@@ -115,8 +115,8 @@ fy_place fy_span_locate(const ferry_plan *plan, const fy_span *span, uint64_t po
     uint64_t      layer   = span->layer * span->n_units;
     uint64_t      replica = position / layer;
     uint64_t      inside  = position % layer;
-    fy_cell_touch touch   = fy_route_touch_at(&plan->routes, span->route, span->cell,
-                                              inside / span->n_units);
+    fy_cell_touch touch =
+        fy_route_touch_at(&plan->routes, span->route, span->cell, inside / span->n_units);
     inside -= touch.before * span->n_units;
     return (fy_place){.slot   = holders->cell_begin[touch.dst] + (uint32_t)replica,
                       .unit   = inside / touch.volume,

@@ -43,8 +43,7 @@ static void walk_begin(cell_walk *walk, const fy_problem *problem, const fy_layo
     }
 }
 
-static uint32_t walk_cell(const cell_walk *walk, const fy_problem *problem,
-                          const fy_layout *layout)
+static uint32_t walk_cell(const cell_walk *walk, const fy_problem *problem, const fy_layout *layout)
 {
     uint64_t cell = 0;
     for (uint32_t d = 0; d < layout->n_dims; d++) {
@@ -78,8 +77,8 @@ static bool has_shared_pieces(const fy_problem *problem, const fy_layout *layout
     return false;
 }
 
-static ferry_status count_cells(const fy_problem *problem, const fy_layout *layout,
-                                uint32_t *n_out, ferry_error *error)
+static ferry_status count_cells(const fy_problem *problem, const fy_layout *layout, uint32_t *n_out,
+                                ferry_error *error)
 {
     uint64_t n_cells = layout->n_flat == 0 ? 1 : layout->n_flat;
     for (uint32_t d = 0; d < layout->n_dims; d++) {
@@ -104,7 +103,7 @@ static ferry_status list_owned(fy_view *view, const fy_problem *problem, const f
         fy_free(walk);
         return fy_fail_no_memory(error, "the holders of shared blocks");
     }
-    uint32_t    *begin = view->owned_begin;
+    uint32_t    *begin  = view->owned_begin;
     ferry_status status = FERRY_OK;
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t slot = 0; slot < holders->n_slots; slot++) {
@@ -159,8 +158,9 @@ ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy
     }
     ferry_status status = FERRY_OK;
     view                = fy_alloc_zeroed(1, sizeof *view);
-    if (view == NULL || !fy_reserve((void **)&routes->views, &routes->view_capacity,
-                                    routes->n_views + 1, sizeof(fy_view *)) ||
+    if (view == NULL ||
+        !fy_reserve((void **)&routes->views, &routes->view_capacity, routes->n_views + 1,
+                    sizeof(fy_view *)) ||
         !fy_index_insert(&routes->view_index, key, (uint32_t)routes->n_views)) {
         fy_free(view);
         return fy_fail_no_memory(error, "the holders of a placement");
@@ -185,6 +185,20 @@ ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy
     }
     *view_out = view;
     return status;
+}
+
+bool fy_view_has_rank(const fy_view *view, uint32_t cell, uint32_t rank)
+{
+    if (view->placement == FY_NONE) {
+        uint32_t slot = fy_holders_find(view->holders, rank);
+        return slot != FY_NO_SLOT && view->holders->cell[slot] == cell;
+    }
+    for (uint32_t i = view->cell_begin[cell]; i < view->cell_begin[cell + 1]; i++) {
+        if (view->rank[i] == rank) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void fy_view_destroy(fy_view *view)

@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Visits in order of task ids. What a rank receives starts at its own first task. What it sends is found
- * on the lines that it serves: each stretch names receivers, and the place of a move among the receiver's
- * others follows from counts, without making those others.
+ * Visits in order of task ids. What a rank receives starts at its own first task. What it sends is
+ * found on the lines that it serves: each stretch names receivers, and the place of a move among
+ * the receiver's others follows from counts, without making those others.
  */
 #include "plan/receiver.h"
 
@@ -112,12 +112,12 @@ static ferry_status add_errand(visit *v, const fy_route *route, uint32_t slot, u
         return fy_fail_no_memory(error, "the sends of a rank");
     }
     uint32_t leg = fy_route_leg(&v->plan->routes, route, (uint32_t)unit);
-    v->errands[v->n_errands++] = (errand){
-        .to       = to,
-        .leg      = leg,
-        .cell     = cell,
-        .order    = fy_problem_order(&v->plan->problem, to, v->plan->routes.legs[leg].tensor),
-        .is_whole = is_whole};
+    v->errands[v->n_errands++] =
+        (errand){.to    = to,
+                 .leg   = leg,
+                 .cell  = cell,
+                 .order = fy_problem_order(&v->plan->problem, to, v->plan->routes.legs[leg].tensor),
+                 .is_whole = is_whole};
     return FERRY_OK;
 }
 
@@ -125,12 +125,11 @@ static ferry_status add_errand(visit *v, const fy_route *route, uint32_t slot, u
 static ferry_status collect_whole(visit *v, const fy_route *route, uint32_t cell,
                                   ferry_error *error)
 {
-    const ferry_plan *plan = v->plan;
-    const fy_holders *dst  = fy_route_dst_holders(&plan->routes, route);
-    size_t            n    = 0;
-    ferry_status      status =
-        fy_route_list_touches(&plan->routes, route, cell, &v->touches, &v->touch_capacity, &n,
-                              error);
+    const ferry_plan *plan   = v->plan;
+    const fy_holders *dst    = fy_route_dst_holders(&plan->routes, route);
+    size_t            n      = 0;
+    ferry_status      status = fy_route_list_touches(&plan->routes, route, cell, &v->touches,
+                                                     &v->touch_capacity, &n, error);
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         uint32_t s = dst->cell_begin[v->touches[i].dst];
         for (; s < dst->cell_begin[v->touches[i].dst + 1] && status == FERRY_OK; s++) {
@@ -144,21 +143,6 @@ static ferry_status collect_whole(visit *v, const fy_route *route, uint32_t cell
     return status;
 }
 
-static bool holds_cell(const fy_route *route, uint32_t cell, uint32_t rank)
-{
-    const fy_view *view = route->view;
-    if (view->placement == FY_NONE) {
-        uint32_t slot = fy_holders_find(view->holders, rank);
-        return slot != FY_NO_SLOT && view->holders->cell[slot] == cell;
-    }
-    for (uint32_t i = view->cell_begin[cell]; i < view->cell_begin[cell + 1]; i++) {
-        if (view->rank[i] == rank) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Units in a stretch of a line, but not those of receivers that hold the cell themselves. */
 static ferry_status collect_stretch(visit *v, const fy_route *route, const fy_span *span,
                                     uint64_t begin, uint64_t end, ferry_error *error)
@@ -169,14 +153,13 @@ static ferry_status collect_stretch(visit *v, const fy_route *route, const fy_sp
     ferry_status      status = FERRY_OK;
     while (begin < end && status == FERRY_OK) {
         fy_place place = fy_span_locate(v->plan, span, begin);
-        bool     own   = local && holds_cell(route, span->cell, dst->rank[place.slot]);
+        bool     own   = local && fy_view_has_rank(route->view, span->cell, dst->rank[place.slot]);
         /* All further units of this receiver follow without another look-up. */
         for (; place.unit < span->n_units && place.begin < end && status == FERRY_OK;
              place.unit++) {
             bool is_whole = place.begin >= from && place.begin + place.volume <= end;
             if (!own) {
-                status =
-                    add_errand(v, route, place.slot, place.unit, span->cell, is_whole, error);
+                status = add_errand(v, route, place.slot, place.unit, span->cell, is_whole, error);
             }
             place.begin += place.volume;
         }
@@ -206,10 +189,10 @@ static ferry_status collect_line(visit *v, const fy_route *route, uint32_t cell,
 
 static ferry_status collect_route(visit *v, const fy_route *route, ferry_error *error)
 {
-    size_t       n_cells = 0;
-    ferry_status status  = fy_route_cells_of_rank(&v->plan->routes, route, v->rank, &v->cells,
-                                                  &v->cell_capacity, &n_cells, error);
-    const fy_holders *dst = fy_route_dst_holders(&v->plan->routes, route);
+    size_t            n_cells = 0;
+    ferry_status      status  = fy_route_cells_of_rank(&v->plan->routes, route, v->rank, &v->cells,
+                                                       &v->cell_capacity, &n_cells, error);
+    const fy_holders *dst     = fy_route_dst_holders(&v->plan->routes, route);
     v->statistics.layout_classes += n_cells > 0 || fy_holders_find(dst, v->rank) != FY_NO_SLOT;
     for (size_t i = 0; i < n_cells && status == FERRY_OK; i++) {
         uint32_t cell = v->cells[i];
@@ -248,16 +231,15 @@ static bool is_countable(const visit *v, size_t first, size_t next, const errand
            fy_lines_extra(&v->plan->lines, e->to, e->leg) == 0;
 }
 
-static ferry_status send_counted(visit *v, const errand *e, uint64_t first_task,
-                                 ferry_error *error)
+static ferry_status send_counted(visit *v, const errand *e, uint64_t first_task, ferry_error *error)
 {
     const fy_leg     *leg   = &v->plan->routes.legs[e->leg];
     const fy_route   *route = &v->plan->routes.routes[leg->route];
     const fy_holders *dst   = fy_route_dst_holders(&v->plan->routes, route);
     uint32_t          cell  = dst->cell[fy_holders_find(dst, e->to)];
     ferry_status      status =
-        fy_route_list_cell_atoms(&v->plan->routes, route, e->cell, cell, &v->atoms,
-                                 &v->atom_index, &v->atom_capacity, error);
+        fy_route_list_cell_atoms(&v->plan->routes, route, e->cell, cell, &v->atoms, &v->atom_index,
+                                 &v->atom_capacity, error);
     for (size_t i = 0; i < v->atoms.n_items && status == FERRY_OK; i++) {
         ferry_move move;
         fy_move_describe(v->plan, e->leg, v->rank, e->to, &move);
@@ -287,10 +269,10 @@ static ferry_status send_made(visit *v, size_t first, uint64_t first_task, ferry
 static ferry_status send_tensor(visit *v, size_t first, size_t next, uint64_t first_task,
                                 size_t *errand_inout, ferry_error *error)
 {
-    const fy_leg *legs    = v->plan->routes.legs;
-    uint32_t      last    = v->receiver.legs[next - 1];
-    bool          made    = false;
-    ferry_status  status  = FERRY_OK;
+    const fy_leg *legs   = v->plan->routes.legs;
+    uint32_t      last   = v->receiver.legs[next - 1];
+    bool          made   = false;
+    ferry_status  status = FERRY_OK;
     for (; *errand_inout < v->n_errands && status == FERRY_OK; (*errand_inout)++) {
         const errand *e = &v->errands[*errand_inout];
         if (e->to != v->receiver.rank || legs[e->leg].tensor != legs[last].tensor) {
@@ -341,7 +323,7 @@ static ferry_status send_to(visit *v, size_t *errand_inout, ferry_error *error)
     for (size_t i = 0; i < v->receiver.n_legs && status == FERRY_OK;) {
         size_t   next  = i;
         uint64_t count = 0;
-        status = count_tensor(v, i, &next, &count, error);
+        status         = count_tensor(v, i, &next, &count, error);
         if (status == FERRY_OK) {
             status = send_tensor(v, i, next, task, errand_inout, error);
         }

@@ -94,8 +94,8 @@ static void make_paths(scene *s)
     snprintf(model, sizeof model, "%s/model.safetensors", s->folder);
     char length[8] = {(char)strlen(header)};
     put_file(model, length, sizeof length, header);
-    put_file(s->spec_path, NULL, 0, rich);
-    put_file(s->model_spec_path, NULL, 0, modelled);
+    put_file(s->spec_path, "", 0, rich);
+    put_file(s->model_spec_path, "", 0, modelled);
 }
 
 static int make_scene(void **state)

@@ -5,7 +5,6 @@
 #include "support/model.h"
 #include "support/text.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@ typedef struct scene {
     ferry_param_metadata  src, dst; /* one parameter of both sides */
     ferry_prefix_map     *map;
     size_t                length; /* of the exchange's only message */
+    unsigned char         message[10000];
     /* What steps make. */
     ferry_roster         *made_roster;
     ferry_plan           *made_plan;
@@ -123,13 +123,15 @@ static ferry_status load(void *context, ferry_error *error)
     return ferry_plan_load(s->saved_path, &s->made_plan, error);
 }
 
-/* A world of one rank: everybody's message is its own. */
+/* A world of one rank: everybody's message is its own. It must live until the next call. */
 static int gather_own(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                       const size_t **lengths_out)
 {
-    scene *s     = context;
+    scene *s = context;
+    assert_in_range(n_bytes, 0, sizeof s->message);
+    memcpy(s->message, n_bytes == 0 ? (const void *)"" : bytes, n_bytes);
     s->length    = n_bytes;
-    *all_out     = bytes;
+    *all_out     = s->message;
     *lengths_out = &s->length;
     return 0;
 }

@@ -14,22 +14,28 @@ static const char help[] =
     "Usage: ferry plan [OPTION]... SPEC\n"
     "\n"
     "Plans how the weights of a sharded model get from one layout to another: which box of which\n"
-    "tensor goes from which rank to which. SPEC is a ferry.spec/1 file, or a plan that was saved with\n"
-    "--save. Nothing is moved, and no other machine is needed: a plan of 16,384 ranks is made on a\n"
+    "tensor goes from which rank to which. SPEC is a ferry.spec/1 file, or a plan that was saved "
+    "with\n"
+    "--save. Nothing is moved, and no other machine is needed: a plan of 16,384 ranks is made on "
+    "a\n"
     "laptop.\n"
     "\n"
-    "Without options it prints a table: the bytes that travel and stay, the busiest ranks, how well\n"
+    "Without options it prints a table: the bytes that travel and stay, the busiest ranks, how "
+    "well\n"
     "the senders share the work, and the bound that no plan without relays can beat.\n"
     "\n"
     "Options:\n"
     "  --json              print ferry.plan/1 for machines, streamed\n"
     "  --summary           leave the moves out of --json\n"
     "  --rank R            only the moves that rank R sends or receives; ids stay the same\n"
-    "  --replica POLICY    how to choose among ranks that hold the same bytes: balanced (default),\n"
-    "                      so that the busiest sender sends as little as possible, or seed, the rule\n"
+    "  --replica POLICY    how to choose among ranks that hold the same bytes: balanced "
+    "(default),\n"
+    "                      so that the busiest sender sends as little as possible, or seed, the "
+    "rule\n"
     "                      of the reference planner\n"
     "  --subset PATTERN    only destination tensors whose names fit (* any text, ? one byte)\n"
-    "  --prove             check the whole printed plan against the spec, with a slow reference that\n"
+    "  --prove             check the whole printed plan against the spec, with a slow reference "
+    "that\n"
     "                      shares no code with the planner; status 1 if a single element is wrong\n"
     "  --save FILE         write the plan's input and digest to FILE: the form to cache\n"
     "  --help              this text\n"
@@ -140,7 +146,8 @@ static int parse_arguments(int argc, char **argv, request *r)
         }
     }
     if (optind + 1 != argc) {
-        return fail_usage("plan", optind == argc ? "a spec is missing" : "there is more than one spec");
+        return fail_usage("plan",
+                          optind == argc ? "a spec is missing" : "there is more than one spec");
     }
     r->path = argv[optind];
     if (r->summary && !r->json) {
@@ -157,10 +164,9 @@ static bool is_saved_plan(const char *path)
 {
     static const char begin[] = "{\"format\":\"ferry.saved-plan/";
     char              bytes[sizeof begin - 1];
-    FILE             *file = fopen(path, "rb");
-    bool              saved =
-        file != NULL && fread(bytes, 1, sizeof bytes, file) == sizeof bytes &&
-        memcmp(bytes, begin, sizeof bytes) == 0;
+    FILE             *file  = fopen(path, "rb");
+    bool              saved = file != NULL && fread(bytes, 1, sizeof bytes, file) == sizeof bytes &&
+                 memcmp(bytes, begin, sizeof bytes) == 0;
     if (file != NULL) {
         fclose(file);
     }
@@ -256,9 +262,9 @@ static int compare_busy(const void *a, const void *b)
 static void print_row(const row *r)
 {
     char in[32], out[32], local[32];
-    printf("  %8u  %12s  %12s  %12s  %12llu\n", r->rank,
-           format_bytes((double)r->bytes.in, in), format_bytes((double)r->bytes.out, out),
-           format_bytes((double)r->bytes.local, local), (unsigned long long)r->bytes.n_moves);
+    printf("  %8u  %12s  %12s  %12s  %12llu\n", r->rank, format_bytes((double)r->bytes.in, in),
+           format_bytes((double)r->bytes.out, out), format_bytes((double)r->bytes.local, local),
+           (unsigned long long)r->bytes.n_moves);
 }
 
 enum { ALL_ROWS = 16, BUSIEST_ROWS = 8 };
@@ -313,8 +319,8 @@ static void print_balance(const row *rows, uint32_t n, const ferry_plan_bound *b
     printf("Busiest receiver: %s\n", format_bytes((double)in, text));
     printf("Busiest sender:   %s", format_bytes((double)out, text));
     if (bound->busiest_bytes > 0) {
-        printf(", the least possible is %s: ratio %.4f",
-               format_bytes(bound->busiest_bytes, least), (double)out / bound->busiest_bytes);
+        printf(", the least possible is %s: ratio %.4f", format_bytes(bound->busiest_bytes, least),
+               (double)out / bound->busiest_bytes);
     }
     printf("\n");
 }
@@ -386,8 +392,8 @@ static int print_table(const request *r, const ferry_plan *plan)
     print_totals(plan, &totals, &statistics);
     if (r->has_rank) {
         print_ranks("This rank:", &rows[r->rank], 1);
-        printf("\nIts moves:\n  %10s  %6s    %-6s  %12s  tensor [destination box]\n", "id", "from", "to",
-               "bytes");
+        printf("\nIts moves:\n  %10s  %6s    %-6s  %12s  tensor [destination box]\n", "id", "from",
+               "to", "bytes");
         if (ferry_plan_visit(plan, r->rank, print_move, NULL, NULL, &error) != FERRY_OK) {
             status = fail("plan", error.message);
             goto out;
@@ -449,8 +455,9 @@ static int run(int argc, char **argv)
     }
     bool saved = is_saved_plan(r.path);
     if (saved && (r.has_planning_option || r.prove)) {
-        return fail_usage("plan", "a saved plan has its own --replica and --subset, and --prove needs "
-                                  "the spec");
+        return fail_usage("plan",
+                          "a saved plan has its own --replica and --subset, and --prove needs "
+                          "the spec");
     }
     ferry_error error;
     ferry_plan *plan = NULL;
