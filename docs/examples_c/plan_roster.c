@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans from what each rank says of its own parameters. A weight of 8 x 6 is cut by rows over the ranks 0
- * and 1, and wanted by columns on the ranks 0, 1 and 2; a norm is on all of them.
+ * Plans from what each rank says of its own parameters. A weight of 8 x 6 is cut by rows over the
+ * ranks 0 and 1, and wanted by columns on the ranks 0, 1 and 2; a norm is on all of them.
  */
 #include <ferry/ferry.h>
 

@@ -143,7 +143,10 @@ FERRY_API void ferry_plan_destroy(ferry_plan *plan);
 /* The world is 0 .. size - 1: ranks without any tensor are in it too. */
 FERRY_API uint32_t ferry_plan_world_size(const ferry_plan *plan);
 
-/* 32 hex digits and a zero, of the placements, the policy, the subset and the planner's version. */
+/*
+ * 32 hex digits and a zero, of the placements, the policy, the subset and the planner's version. Of no
+ * plan, zeros.
+ */
 FERRY_API void ferry_plan_digest(const ferry_plan *plan, char digest_out[33]);
 
 FERRY_API ferry_status ferry_plan_get_totals(const ferry_plan *plan, ferry_plan_totals *totals_out,

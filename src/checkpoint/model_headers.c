@@ -32,13 +32,19 @@ static char *join_path(const char *folder, const char *file)
     return path;
 }
 
+/* NULL if memory ran out anywhere: a shape must not lose a dimension. */
 static json_t *describe(const fy_st_tensor *tensor)
 {
     char    dtype[FERRY_DTYPE_TEXT_BYTES];
     json_t *shape = json_array();
+    bool    whole = shape != NULL;
     ferry_dtype_format(tensor->dtype, dtype);
-    for (uint32_t d = 0; d < tensor->n_dims; d++) {
-        json_array_append_new(shape, json_integer((json_int_t)tensor->shape[d]));
+    for (uint32_t d = 0; whole && d < tensor->n_dims; d++) {
+        whole = json_array_append_new(shape, json_integer((json_int_t)tensor->shape[d])) == 0;
+    }
+    if (!whole) {
+        json_decref(shape);
+        return NULL;
     }
     return json_pack("{s:s, s:o, s:s}", "name", tensor->name, "shape", shape, "dtype", dtype);
 }

@@ -21,6 +21,7 @@ static ferry_status write_saved(void *context, void *stream, ferry_error *error)
     const ferry_plan *plan = context;
     fy_writer        *w    = fy_alloc(1, sizeof *w);
     char              digest[33];
+    ferry_status      status = FERRY_OK;
     if (w == NULL) {
         return fy_fail_no_memory(error, "an output buffer");
     }
@@ -41,10 +42,12 @@ static ferry_status write_saved(void *context, void *stream, ferry_error *error)
         fy_write_text(w, plan->spec->text);
     } else {
         fy_write_text(w, "\"roster\":");
-        fy_roster_write(plan->roster, w);
+        status = fy_roster_write(plan->roster, w, error);
     }
     fy_write_text(w, "}\n");
-    ferry_status status = fy_writer_finish(w, error);
+    if (status == FERRY_OK) {
+        status = fy_writer_finish(w, error);
+    }
     fy_free(w);
     return status;
 }

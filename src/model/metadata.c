@@ -253,6 +253,11 @@ ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sou
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_select_source_balanced needs sources, a destination and a place");
     }
+    for (size_t i = 0; i < n_sources; i++) {
+        if (sources[i] == NULL) {
+            return fy_fail(error, FERRY_ERR_MISUSE, "source %zu of %zu is NULL", i, n_sources);
+        }
+    }
     candidate *sorted = fy_alloc(n_sources, sizeof *sorted);
     if (sorted == NULL) {
         return fy_fail_no_memory(error, "the buckets of DP groups");

@@ -82,6 +82,13 @@ ferry_status fy_plan_count_moves(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_check_alignment(const ferry_plan *plan, ferry_error *error);
 
+/*
+ * Fills a caller's struct that begins with a struct_size: callers with an older, shorter one get its fields,
+ * those with a newer one ours.
+ */
+ferry_status fy_copy_out(const void *from, size_t from_bytes, void *to, const char *what,
+                         ferry_error *error);
+
 /* Common to both inputs: takes problem over (also on failure). */
 ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options *options,
                                   ferry_plan **plan_out, ferry_error *error);
@@ -89,7 +96,7 @@ ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options 
 /* A roster as JSON, for saved plans. */
 ferry_status fy_roster_from_json(const json_t *json, const fy_json_place *place,
                                  ferry_roster **roster_out, ferry_error *error);
-void         fy_roster_write(const ferry_roster *roster, fy_writer *writer);
+ferry_status fy_roster_write(const ferry_roster *roster, fy_writer *writer, ferry_error *error);
 
 /* Positions of a line. */
 typedef struct fy_span {

@@ -299,11 +299,13 @@ uint32_t ferry_plan_world_size(const ferry_plan *plan)
 
 void ferry_plan_digest(const ferry_plan *plan, char digest_out[33])
 {
-    fy_hash128_format(plan->digest, digest_out);
+    fy_hash128 nothing = {0};
+    if (digest_out != NULL) {
+        fy_hash128_format(plan == NULL ? nothing : plan->digest, digest_out);
+    }
 }
 
-/* Callers with an older, shorter struct get its fields; those with a newer one, ours. */
-static ferry_status copy_out(const void *from, size_t from_bytes, void *to, const char *what,
+ferry_status fy_copy_out(const void *from, size_t from_bytes, void *to, const char *what,
                              ferry_error *error)
 {
     size_t wanted = to == NULL ? 0 : *(const size_t *)to;
@@ -323,7 +325,7 @@ ferry_status ferry_plan_get_totals(const ferry_plan *plan, ferry_plan_totals *to
     if (plan == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_get_totals needs a plan");
     }
-    return copy_out(&plan->totals, sizeof plan->totals, totals_out, "ferry_plan_totals", error);
+    return fy_copy_out(&plan->totals, sizeof plan->totals, totals_out, "ferry_plan_totals", error);
 }
 
 ferry_status ferry_plan_get_rank_bytes(const ferry_plan *plan, uint32_t rank,
@@ -338,7 +340,7 @@ ferry_status ferry_plan_get_rank_bytes(const ferry_plan *plan, uint32_t rank,
                               .out     = plan->out_bytes[rank],
                               .local   = plan->local_bytes[rank],
                               .n_moves = plan->first_task[rank + 1] - plan->first_task[rank]};
-    return copy_out(&bytes, sizeof bytes, bytes_out, "ferry_rank_bytes", error);
+    return fy_copy_out(&bytes, sizeof bytes, bytes_out, "ferry_rank_bytes", error);
 }
 
 ferry_status ferry_plan_get_bound(const ferry_plan *plan, ferry_plan_bound *bound_out,
@@ -347,7 +349,7 @@ ferry_status ferry_plan_get_bound(const ferry_plan *plan, ferry_plan_bound *boun
     if (plan == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_get_bound needs a plan");
     }
-    return copy_out(&plan->bound, sizeof plan->bound, bound_out, "ferry_plan_bound", error);
+    return fy_copy_out(&plan->bound, sizeof plan->bound, bound_out, "ferry_plan_bound", error);
 }
 
 ferry_status ferry_plan_get_statistics(const ferry_plan      *plan,
@@ -366,5 +368,5 @@ ferry_status ferry_plan_get_statistics(const ferry_plan      *plan,
     for (size_t i = 0; i < plan->problem.n_holders; i++) {
         statistics.holder_entries += plan->problem.holders[i]->n_slots;
     }
-    return copy_out(&statistics, sizeof statistics, statistics_out, "ferry_plan_statistics", error);
+    return fy_copy_out(&statistics, sizeof statistics, statistics_out, "ferry_plan_statistics", error);
 }

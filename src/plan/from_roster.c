@@ -37,7 +37,7 @@ static void write_hex(fy_writer *writer, const fy_pack *packed)
     }
 }
 
-void fy_roster_write(const ferry_roster *roster, fy_writer *writer)
+ferry_status fy_roster_write(const ferry_roster *roster, fy_writer *writer, ferry_error *error)
 {
     fy_pack packed = {0};
     fy_pack_number(&packed, roster->n_ranks);
@@ -49,8 +49,9 @@ void fy_roster_write(const ferry_roster *roster, fy_writer *writer)
         packed.used = 0; /* rank by rank: no second copy of the whole roster */
     }
     fy_write_text(writer, "\"");
-    writer->failed = writer->failed || packed.failed;
+    bool failed = packed.failed;
     fy_pack_cleanup(&packed);
+    return failed ? fy_fail_no_memory(error, "the packed models") : FERRY_OK;
 }
 
 static int hex_value(char c)

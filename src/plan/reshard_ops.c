@@ -187,7 +187,9 @@ ferry_status ferry_reshard_plan_recv_at(const ferry_reshard_plan *plan, size_t i
 
 void ferry_reshard_plan_digest(const ferry_reshard_plan *plan, char digest_out[33])
 {
-    memcpy(digest_out, plan->digest, sizeof plan->digest);
+    if (digest_out != NULL) {
+        memcpy(digest_out, plan == NULL ? "00000000000000000000000000000000" : plan->digest, 33);
+    }
 }
 
 size_t ferry_reshard_plan_describe(const ferry_reshard_plan *plan, char *text, size_t text_bytes)

@@ -145,6 +145,7 @@ static void side_cleanup(cut_side *side)
 {
     for (uint32_t d = 0; d < FERRY_MAX_DIMS; d++) {
         fy_split_destroy(side->splits[d]);
+        side->splits[d] = NULL; /* a failed side_init has been here before its caller */
     }
 }
 

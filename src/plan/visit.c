@@ -375,6 +375,11 @@ ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank, ferry_move_
     if (plan == NULL || visitor == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_visit needs a plan and a visitor");
     }
+    if (statistics_out != NULL && statistics_out->struct_size < 2 * sizeof(size_t)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_visit_statistics needs its _INIT value: struct_size is %zu",
+                       statistics_out->struct_size);
+    }
     if (rank != FERRY_ALL_RANKS && rank >= plan->problem.n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", rank,
                        plan->problem.n_ranks);
@@ -389,9 +394,8 @@ ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank, ferry_move_
                                       : visit_rank(&v, error);
     }
     if (statistics_out != NULL && status == FERRY_OK) {
-        size_t struct_size          = statistics_out->struct_size;
-        *statistics_out             = v.statistics;
-        statistics_out->struct_size = struct_size;
+        status = fy_copy_out(&v.statistics, sizeof v.statistics, statistics_out,
+                             "ferry_visit_statistics", error);
     }
     visit_cleanup(&v);
     return status;

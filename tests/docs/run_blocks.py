@@ -6,8 +6,9 @@
 
 The first form runs every ```python block of each page, in order and in one namespace per page. The
 second checks README.md, docs/ and examples/README.md: relative links must lead to files (and their
-anchors to headings), and with --ferry every `ferry ...` command must use a subcommand, options and
-files that exist. Each problem is one line, `page:line: what`, and the exit status is then 1.
+anchors to headings), a whole C program must be that of a file in docs/examples_c/, and with --ferry
+every `ferry ...` command must use a subcommand, options and files that exist. Each problem is one
+line, `page:line: what`, and the exit status is then 1.
 """
 
 import argparse
@@ -35,10 +36,14 @@ OPERATORS = {"|", "||", "&&", ";", "&"}
 REDIRECTIONS = {">", ">>", "2>", "<"}
 
 
-def split_page(text):
+class PageError(Exception):
+    """A page that cannot be read; the text is the problem with page and line."""
+
+
+def split_page(path):
     """The fenced blocks of a page, and its other lines as {number: text}."""
     blocks, prose, fence = [], {}, None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         match = FENCE.match(line)
         if fence is None and match:
             indent, fence, info = match.groups()
@@ -52,7 +57,7 @@ def split_page(text):
         else:
             prose[number] = line
     if fence is not None:
-        raise ValueError("line %d: the block is never closed" % (start - 1))
+        raise PageError("%s:%d: the block is never closed" % (path, start - 1))
     return blocks, prose
 
 
@@ -68,17 +73,16 @@ def failing_line(error, page, block):
     return lines[-1] if lines else block.line
 
 
-def describe(error, text, line):
+def describe(error, path, line):
     """An assertion says nothing of itself: the line that failed does."""
-    source = text.splitlines()[line - 1].strip()
-    said = "%s: %s" % (type(error).__name__, error) if str(error) else type(error).__name__
+    source = Path(path).read_text(encoding="utf-8").splitlines()[line - 1].strip()
+    said = type(error).__name__ + (": %s" % error if str(error) else "")
     return "%s, at `%s`" % (said, source)
 
 
 def run_page(path):
     """Runs the blocks of a page; returns (number of blocks, problem or None)."""
-    text = Path(path).read_text(encoding="utf-8")
-    blocks = [block for block in split_page(text)[0] if block.language == "python"]
+    blocks = [block for block in split_page(path)[0] if block.language == "python"]
     names = {"__name__": "page"}
     for block in blocks:
         # Leading newlines make line numbers of the page's own.
@@ -87,7 +91,7 @@ def run_page(path):
             exec(compile(source, str(path), "exec"), names)
         except Exception as error:  # whatever a block raises is its failure
             line = failing_line(error, str(path), block)
-            return len(blocks), "%s:%d: %s" % (path, line, describe(error, text, line))
+            return len(blocks), "%s:%d: %s" % (path, line, describe(error, path, line))
     return len(blocks), None
 
 
@@ -107,7 +111,7 @@ def run_pages(paths):
 
 def anchors(path):
     """The anchors that GitHub makes of the headings of a page."""
-    _, prose = split_page(path.read_text(encoding="utf-8"))
+    _, prose = split_page(path)
     found = set()
     for line in prose.values():
         match = re.match(r"^#{1,6}\s+(.*?)\s*#*$", line)
@@ -148,6 +152,17 @@ def check_links(page, prose, root):
                 yield number, problem
 
 
+# ---- programs ------------------------------------------------------------------------------------
+
+
+def check_programs(blocks, root):
+    files = [path.read_text(encoding="utf-8") for path in (root / "docs/examples_c").glob("*.c")]
+    for block in blocks:
+        if block.language == "c" and re.search(r"^int main\(", block.text, re.MULTILINE):
+            if not any(block.text in text for text in files):
+                yield block.line, "the program is none of docs/examples_c/"
+
+
 # ---- commands ------------------------------------------------------------------------------------
 
 
@@ -173,7 +188,7 @@ def split_words(text):
 
 
 def commands_in(line, text):
-    """The `ferry ...` commands of one line of shell; redirections become (file) words of their own."""
+    """The `ferry ...` commands of one line of shell, redirections included."""
     words = split_words(re.sub(r"^\s*[$%>]\s+", "", text))
     current, simple = [], []
     for word in words + [";"]:
@@ -218,8 +233,8 @@ class Help:
     def options(self, subcommand):
         """{option: Option}; a capital word behind an option is its value."""
         if subcommand not in self._options:
-            lines = re.findall(r"^  (--[a-z-]+)(?: +([A-Z]+))?(?= |$)", self._ask(subcommand, "--help"),
-                               re.MULTILINE)
+            text = self._ask(subcommand, "--help")
+            lines = re.findall(r"^  (--[a-z-]+)(?: ([A-Z]+))?(?= |$)", text, re.MULTILINE)
             self._options[subcommand] = {name: Option(bool(value)) for name, value in lines}
         return self._options[subcommand]
 
@@ -269,15 +284,16 @@ def check_commands(page, blocks, prose, usage, root):
 
 
 def check_pages(root, ferry):
-    pages = [root / "README.md", root / "examples" / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    pages = [root / "README.md", root / "examples" / "README.md"]
+    pages += sorted((root / "docs").rglob("*.md"))
     usage = Help(ferry) if ferry else None
     n_problems = n_pages = 0
     for page in pages:
         if not page.exists():
             continue
         n_pages += 1
-        blocks, prose = split_page(page.read_text(encoding="utf-8"))
-        problems = list(check_links(page, prose, root))
+        blocks, prose = split_page(page)
+        problems = [*check_links(page, prose, root), *check_programs(blocks, root)]
         if usage:
             problems += check_commands(page, blocks, prose, usage, root)
         for line, problem in sorted(problems):
@@ -289,18 +305,22 @@ def check_pages(root, ferry):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help="Markdown files whose blocks to run")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="files whose blocks to run")
     parser.add_argument("--check", action="store_true", help="check links and commands instead")
-    parser.add_argument("--ferry", metavar="PATH", help="the command that --check asks for its options")
+    parser.add_argument("--ferry", metavar="PATH", help="the command whose options --check asks")
     parser.add_argument("--root", metavar="FOLDER", type=Path,
                         default=Path(__file__).resolve().parent.parent.parent,
                         help="the project (default: the one that this file is in)")
     arguments = parser.parse_args()
     if arguments.check == bool(arguments.pages):
         parser.error("either pages or --check")
-    if arguments.check:
-        return check_pages(arguments.root.resolve(), arguments.ferry)
-    return run_pages(arguments.pages)
+    try:
+        if arguments.check:
+            return check_pages(arguments.root.resolve(), arguments.ferry)
+        return run_pages(arguments.pages)
+    except (PageError, OSError) as problem:
+        print(problem)
+        return 1
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ static const char base[] = SPEC(TENSORS, TP4, TP2);
 typedef struct row {
     const char *name;
     const char *spec;
+    bool        balanced_only; /* to the seed rule, what a rule means to cut is cut */
 } row;
 
 /* The same layouts, told in another way. */
@@ -68,7 +69,8 @@ static const row same[] = {
     {"a cut in one part", SPEC(TENSORS, "'mesh':[['tp',4]],'rules':[{'match':'b','shard':[{'dim':0,"
                                         "'axis':'tp','parts':1}]},{'match':'*','shard':[{'dim':0,"
                                         "'axis':'tp'}]}]",
-                               TP2)},
+                               TP2),
+     .balanced_only = true},
     {"repeated tensors",
      SPEC("{'name':'a','shape':[8,3],'dtype':'u8'},{'name':'b','shape':[6],'dtype':'f32'},"
           "{'name':'l.{0}.w','count':[2],'shape':[8,2],'dtype':'u8'}",
@@ -153,7 +155,9 @@ static void test_same(void **state)
         ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
         options.replica            = policy;
         for (size_t i = 0; i < COUNT_OF(same); i++) {
-            check_same(same[i].name, base, same[i].spec, &options);
+            if (policy == FERRY_REPLICA_BALANCED || !same[i].balanced_only) {
+                check_same(same[i].name, base, same[i].spec, &options);
+            }
         }
     }
 }
@@ -174,40 +178,28 @@ static void test_other(void **state)
     }
 }
 
-/*
- * The order of replicas steers both policies. Either it changes no move, or it is part of the digest: what
- * must not be is one digest for two plans.
- */
+/* The order in which replicas are told changes nothing. */
 static void test_order_of_replicas(void **state)
 {
     (void)state;
-    static const row rows[] = {
-        {"destination replicas swapped",
+    static const char dp2[] = SPEC(TENSORS, "'mesh':[['dp',2],['tp',2]]," CUT("'tp'"), TP2);
+    static const struct {
+        const char *name;
+        const char *one, *two;
+    } rows[] = {
+        {"destination replicas swapped", base,
          SPEC(TENSORS, TP4, "'mesh':[['dp',3],['tp',2]],'ranks':[4,5,2,3,6,7]," CUT("'tp'"))},
-        {"destination replicas reversed",
+        {"destination replicas reversed", base,
          SPEC(TENSORS, TP4, "'mesh':[['dp',3],['tp',2]],'ranks':[6,7,4,5,2,3]," CUT("'tp'"))},
-    };
-    static const row sources[] = {
-        {"as they come", SPEC(TENSORS, "'mesh':[['dp',2],['tp',2]]," CUT("'tp'"), TP2)},
-        {"source replicas swapped",
+        {"source replicas swapped", dp2,
          SPEC(TENSORS, "'mesh':[['dp',2],['tp',2]],'ranks':[2,3,0,1]," CUT("'tp'"), TP2)},
     };
     for (uint32_t policy = FERRY_REPLICA_BALANCED; policy <= FERRY_REPLICA_SEED; policy++) {
         ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
         options.replica            = policy;
-        plan_text a = describe(base, &options), s = describe(sources[0].spec, &options);
         for (size_t i = 0; i < COUNT_OF(rows); i++) {
-            plan_text b = describe(rows[i].spec, &options);
-            check_row(rows[i].name, strcmp(a.digest, b.digest) != 0 ||
-                                        strcmp(a.printed.bytes, b.printed.bytes) == 0);
-            text_cleanup(&b.printed);
+            check_same(rows[i].name, rows[i].one, rows[i].two, &options);
         }
-        plan_text t = describe(sources[1].spec, &options);
-        check_row(sources[1].name, strcmp(s.digest, t.digest) != 0 ||
-                                       strcmp(s.printed.bytes, t.printed.bytes) == 0);
-        text_cleanup(&a.printed);
-        text_cleanup(&s.printed);
-        text_cleanup(&t.printed);
     }
 }
 
