@@ -15,7 +15,7 @@ LAYERS = {
     "layout": [],
     "model": ["layout"],
     "plan": ["layout", "model"],
-    "checkpoint": ["layout", "model", "plan"],
+    "checkpoint": ["model", "plan"],
     "verify": [],
 }
 PURE = ["layout", "model", "plan"]

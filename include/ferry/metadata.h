@@ -152,7 +152,8 @@ FERRY_API ferry_status ferry_model_create(ferry_model **model_out, ferry_error *
 FERRY_API ferry_status ferry_model_add(ferry_model *model, const ferry_param_metadata *metadata,
                                        ferry_error *error);
 FERRY_API size_t       ferry_model_count(const ferry_model *model);
-/* Fills *metadata_out with borrowed content; it lives until the model is destroyed. */
+/* Fills *metadata_out, made with its _INIT value; what it borrows lives until the model is
+ * destroyed. */
 FERRY_API ferry_status ferry_model_at(const ferry_model *model, size_t index,
                                       ferry_param_metadata *metadata_out, ferry_error *error);
 FERRY_API void         ferry_model_destroy(ferry_model *model);

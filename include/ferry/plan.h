@@ -144,8 +144,8 @@ FERRY_API void ferry_plan_destroy(ferry_plan *plan);
 FERRY_API uint32_t ferry_plan_world_size(const ferry_plan *plan);
 
 /*
- * 32 hex digits and a zero, of the placements, the policy, the subset and the planner's version. Of no
- * plan, zeros.
+ * 32 hex digits and a zero, of the placements, the policy, the subset and the planner's version. Of
+ * no plan, zeros.
  */
 FERRY_API void ferry_plan_digest(const ferry_plan *plan, char digest_out[33]);
 

@@ -10,6 +10,9 @@
  * instruction set, which is chosen at start. Never hash a struct: its padding is not part of its
  * value.
  */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "arrays of numbers are hashed as they lie: a big-endian port must swap them first");
+
 typedef struct fy_hash128 {
     uint64_t low;
     uint64_t high;

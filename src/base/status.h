@@ -5,6 +5,7 @@
 #include <ferry/status.h>
 
 #include <stdarg.h>
+#include <stddef.h>
 
 /*
  * Writes the sentence, if the caller wants one, and returns status, so that the function that knows
@@ -14,5 +15,12 @@ ferry_status fy_fail(ferry_error *error, ferry_status status, const char *format
     __attribute__((format(printf, 3, 4)));
 
 ferry_status fy_fail_no_memory(ferry_error *error, const char *what);
+
+/*
+ * Fills a caller's struct that begins with a struct_size: callers with an older, shorter one get
+ * its fields, those with a newer one ours.
+ */
+ferry_status fy_copy_out(const void *from, size_t from_bytes, void *to, const char *what,
+                         ferry_error *error);
 
 #endif

@@ -26,9 +26,9 @@ static ferry_status parse_shape(const json_t *json, const fy_json_place *place,
                                 fy_st_tensor *tensor, ferry_error *error)
 {
     ferry_status status = fy_json_expect_array(json, place, error);
-    if (status == FERRY_OK && json_array_size(json) > FY_MAX_DIMS) {
+    if (status == FERRY_OK && json_array_size(json) > FERRY_MAX_DIMS) {
         status = fy_json_fail(place, error, "has %zu dimensions, more than the limit of %d",
-                              json_array_size(json), FY_MAX_DIMS);
+                              json_array_size(json), FERRY_MAX_DIMS);
     }
     if (status != FERRY_OK) {
         return status;

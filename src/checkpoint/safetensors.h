@@ -3,9 +3,9 @@
 #define FY_CHECKPOINT_SAFETENSORS_H
 
 #include "base/status.h"
-#include "layout/box.h"
 
 #include <ferry/dtype.h>
+#include <ferry/plan.h>
 
 #include <jansson.h>
 
@@ -21,7 +21,7 @@ typedef struct fy_st_tensor {
     ferry_dtype dtype;
     const char *dtype_text;
     uint32_t    n_dims;
-    uint64_t    shape[FY_MAX_DIMS];
+    uint64_t    shape[FERRY_MAX_DIMS];
     uint64_t    begin; /* in the data section */
     uint64_t    end;
 } fy_st_tensor;

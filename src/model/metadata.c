@@ -183,12 +183,12 @@ size_t ferry_model_count(const ferry_model *model)
 ferry_status ferry_model_at(const ferry_model *model, size_t index,
                             ferry_param_metadata *metadata_out, ferry_error *error)
 {
-    if (model == NULL || metadata_out == NULL || index >= model->n_params) {
+    if (model == NULL || index >= model->n_params) {
         return fy_fail(error, FERRY_ERR_MISUSE, "parameter %zu of %zu", index,
                        ferry_model_count(model));
     }
-    *metadata_out = model->params[index];
-    return FERRY_OK;
+    return fy_copy_out(&model->params[index], sizeof model->params[index], metadata_out,
+                       "ferry_param_metadata", error);
 }
 
 void ferry_model_destroy(ferry_model *model)

@@ -200,7 +200,9 @@ ferry_status fy_plan_find_bound(ferry_plan *plan, double seconds, uint32_t rank,
     candidate best = {0};
     consider(&best, seconds, rank, FERRY_BOUND_EGRESS);
     for (uint32_t r = 0; r < plan->problem.n_ranks; r++) {
-        consider(&best, (double)plan->in_bytes[r] / plan->rank_rate[r], r, FERRY_BOUND_INGRESS);
+        /* Whatever the policy, nothing that a rank has at home needs to come in. */
+        uint64_t in = plan->in_bytes[r] + plan->local_bytes[r] - plan->home_bytes[r];
+        consider(&best, (double)in / plan->rank_rate[r], r, FERRY_BOUND_INGRESS);
     }
     ferry_status status = FERRY_OK;
     if (plan->problem.cluster.present) {

@@ -18,7 +18,7 @@ typedef struct fy_sets {
     size_t    member_capacity;
     double   *share;   /* bytes, as the optimum has them */
     double   *demand;  /* [n_sets] bytes */
-    uint32_t *n_lines; /* [n_sets] lines that draw from the set */
+    uint32_t *n_lines; /* [n_sets] lines that draw from the set; then: from the busiest member */
     fy_index  index;
 } fy_sets;
 
@@ -65,9 +65,10 @@ struct ferry_plan {
     uint64_t         *in_bytes;    /* [n_ranks] */
     uint64_t         *out_bytes;
     uint64_t         *local_bytes;
-    size_t           *rank_route_begin; /* [n_ranks + 1]: the routes on which a rank receives */
-    uint32_t         *rank_routes;
-    double           *rank_rate; /* [n_ranks] bytes per second, or 1 without a cluster */
+    uint64_t *home_bytes; /* what a rank wants and has, whether or not it takes it from itself */
+    size_t   *rank_route_begin; /* [n_ranks + 1]: the routes on which a rank receives */
+    uint32_t *rank_routes;
+    double   *rank_rate; /* [n_ranks] bytes per second, or 1 without a cluster */
     ferry_plan_totals totals;
     ferry_plan_bound  bound;
 };
@@ -81,13 +82,6 @@ ferry_status fy_plan_find_bound(ferry_plan *plan, double seconds, uint32_t rank,
 ferry_status fy_plan_count_moves(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_check_alignment(const ferry_plan *plan, ferry_error *error);
-
-/*
- * Fills a caller's struct that begins with a struct_size: callers with an older, shorter one get its fields,
- * those with a newer one ours.
- */
-ferry_status fy_copy_out(const void *from, size_t from_bytes, void *to, const char *what,
-                         ferry_error *error);
 
 /* Common to both inputs: takes problem over (also on failure). */
 ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options *options,

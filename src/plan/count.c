@@ -68,7 +68,15 @@ static ferry_status count_route(ferry_plan *plan, const fy_route *route, uint64_
     }
     for (uint32_t cell = 0; cell < holders->n_cells; cell++) {
         uint64_t atoms = fy_route_atom_count(&plan->routes, route, cell);
-        bool     exact = fy_mul(atoms, route->n_units, &atoms);
+        if (atoms > FY_MAX_ATOMS) {
+            uint32_t leg = fy_route_leg(&plan->routes, route, 0);
+            return fy_fail(
+                error, FERRY_ERR_LIMIT,
+                "a shard of \"%s\" would arrive in %llu boxes, more than the limit of %d",
+                plan->problem.tensors[plan->routes.legs[leg].tensor].name,
+                (unsigned long long)atoms, FY_MAX_ATOMS);
+        }
+        bool exact = fy_mul(atoms, route->n_units, &atoms);
         for (uint32_t s = holders->cell_begin[cell]; s < holders->cell_begin[cell + 1]; s++) {
             uint64_t *count = &counts[holders->rank[s]];
             if (!exact || !fy_add(*count, atoms, count)) {

@@ -6,7 +6,6 @@
 #include "model/spec.h"
 
 #include "base/checked.h"
-#include "base/log.h"
 
 #include <string.h>
 
@@ -30,6 +29,7 @@ void ferry_plan_destroy(ferry_plan *plan)
     fy_free(plan->in_bytes);
     fy_free(plan->out_bytes);
     fy_free(plan->local_bytes);
+    fy_free(plan->home_bytes);
     fy_free(plan->rank_route_begin);
     fy_free(plan->rank_routes);
     fy_free(plan->rank_rate);
@@ -53,9 +53,10 @@ static ferry_status allocate_ranks(ferry_plan *plan, ferry_error *error)
     plan->in_bytes    = fy_alloc_zeroed(n, sizeof *plan->in_bytes);
     plan->out_bytes   = fy_alloc_zeroed(n, sizeof *plan->out_bytes);
     plan->local_bytes = fy_alloc_zeroed(n, sizeof *plan->local_bytes);
+    plan->home_bytes  = fy_alloc_zeroed(n, sizeof *plan->home_bytes);
     plan->rank_rate   = fy_alloc(n, sizeof *plan->rank_rate);
     if (plan->in_bytes == NULL || plan->out_bytes == NULL || plan->local_bytes == NULL ||
-        plan->rank_rate == NULL) {
+        plan->home_bytes == NULL || plan->rank_rate == NULL) {
         return fy_fail_no_memory(error, "the bytes of all ranks");
     }
     return FERRY_OK;
@@ -140,7 +141,6 @@ static ferry_status charge_by_seed(ferry_plan *plan, ferry_error *error)
     fy_cell_touch   *touches  = NULL;
     size_t           capacity = 0, n = 0;
     ferry_status     status = FERRY_OK;
-    memset(plan->local_bytes, 0, plan->problem.n_ranks * sizeof *plan->local_bytes);
     for (size_t r = 0; r < routes->n_routes && status == FERRY_OK; r++) {
         const fy_route   *route = &routes->routes[r];
         const fy_holders *dst   = fy_route_dst_holders(routes, route);
@@ -204,6 +204,8 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
         status = solve_balance(plan, NULL, &bytes, error);
     }
     if (status == FERRY_OK && plan->policy == FERRY_REPLICA_BALANCED) {
+        memcpy(plan->local_bytes, plan->home_bytes,
+               plan->problem.n_ranks * sizeof *plan->local_bytes);
         status = fy_plan_draw_lines(plan, bytes.level, error);
     } else if (status == FERRY_OK) {
         status = charge_by_seed(plan, error);
@@ -264,8 +266,6 @@ ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options 
         status = solve(plan, error);
     }
     if (status == FERRY_OK) {
-        fy_log(FERRY_LOG_DEBUG, "planned %zu layout classes, %zu replica sets, %llu moves",
-               plan->routes.n_routes, plan->sets.n_sets, (unsigned long long)plan->totals.n_moves);
         *plan_out = plan;
         plan      = NULL;
     }
@@ -303,20 +303,6 @@ void ferry_plan_digest(const ferry_plan *plan, char digest_out[33])
     if (digest_out != NULL) {
         fy_hash128_format(plan == NULL ? nothing : plan->digest, digest_out);
     }
-}
-
-ferry_status fy_copy_out(const void *from, size_t from_bytes, void *to, const char *what,
-                             ferry_error *error)
-{
-    size_t wanted = to == NULL ? 0 : *(const size_t *)to;
-    if (wanted < sizeof(size_t) * 2) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "%s needs its _INIT value: struct_size is %zu",
-                       what, wanted);
-    }
-    size_t bytes = wanted < from_bytes ? wanted : from_bytes;
-    memcpy(to, from, bytes);
-    *(size_t *)to = wanted;
-    return FERRY_OK;
 }
 
 ferry_status ferry_plan_get_totals(const ferry_plan *plan, ferry_plan_totals *totals_out,
@@ -368,5 +354,6 @@ ferry_status ferry_plan_get_statistics(const ferry_plan      *plan,
     for (size_t i = 0; i < plan->problem.n_holders; i++) {
         statistics.holder_entries += plan->problem.holders[i]->n_slots;
     }
-    return fy_copy_out(&statistics, sizeof statistics, statistics_out, "ferry_plan_statistics", error);
+    return fy_copy_out(&statistics, sizeof statistics, statistics_out, "ferry_plan_statistics",
+                       error);
 }

@@ -40,6 +40,9 @@ typedef struct drawing {
     uint64_t       *atom_index;
     size_t          atom_capacity;
     double          level; /* bytes of the busiest sender */
+    double         *excess; /* [ranks] bytes that rounding has given a sender so far, or taken */
+    double         *wanted; /* [n] elements that each sender is to get of this line */
+    size_t          wanted_capacity;
     uint32_t       *ordered_senders;
     double         *ordered_shares;
     size_t          sender_capacity, share_capacity;
@@ -49,6 +52,8 @@ static void drawing_cleanup(drawing *d)
 {
     fy_free(d->holes);
     fy_free(d->atom_index);
+    fy_free(d->excess);
+    fy_free(d->wanted);
     fy_free(d->ordered_senders);
     fy_free(d->ordered_shares);
     fy_atoms_cleanup(&d->atoms);
@@ -290,24 +295,44 @@ static double budget_of(const drawing *d)
     return own > world ? own : world;
 }
 
+/*
+ * A sender gets its share of the line, less what rounding has given it too much on earlier lines: so errors
+ * do not add up, however many small lines a sender takes part in. Returns the sum.
+ */
+static double want_shares(drawing *d)
+{
+    double bytes_per_element = d->route->element_bits / 8.0;
+    double shares = 0, sum = 0;
+    for (uint32_t i = 0; i < d->n; i++) {
+        shares += d->shares[i];
+    }
+    for (uint32_t i = 0; i < d->n; i++) {
+        double part   = shares > 0 ? d->shares[i] / shares : 1.0 / d->n;
+        double wanted = (double)d->travelling * part;
+        wanted -= d->excess[d->senders[i]] / bytes_per_element;
+        d->wanted[i] = wanted > 0 ? wanted : 0;
+        sum += d->wanted[i];
+    }
+    return sum;
+}
+
 static ferry_status place_ends(drawing *d, ferry_error *error)
 {
     fy_lines *lines = &d->plan->lines;
-    double    total = 0, done = 0;
+    double    done  = 0;
     size_t    next_hole = 0;
     uint64_t  skipped = 0, last = 0;
     if (!fy_reserve((void **)&lines->end, &lines->end_capacity, lines->n_ends + d->n,
                     sizeof *lines->end) ||
         !fy_reserve((void **)&lines->sender, &lines->sender_capacity, lines->n_ends + d->n,
-                    sizeof *lines->sender)) {
+                    sizeof *lines->sender) ||
+        !fy_reserve((void **)&d->wanted, &d->wanted_capacity, d->n, sizeof *d->wanted)) {
         return fy_fail_no_memory(error, "the senders of a shard");
     }
-    for (uint32_t i = 0; i < d->n; i++) {
-        total += d->shares[i];
-    }
+    double total = want_shares(d);
     *d->line = (fy_line){.first = lines->n_ends, .n = d->n};
     for (uint32_t i = 0; i < d->n; i++) {
-        done += d->shares[i];
+        done += d->wanted[i];
         double   part = total > 0 ? done / total : (double)(i + 1) / d->n;
         uint64_t end  = d->span.length;
         if (i + 1 < d->n) {
@@ -392,13 +417,20 @@ static ferry_status note_extras(drawing *d, ferry_error *error)
 
 static void charge_senders(drawing *d)
 {
-    const fy_lines *lines = &d->plan->lines;
-    uint64_t        last  = 0;
+    const fy_lines *lines             = &d->plan->lines;
+    double          bytes_per_element = d->route->element_bits / 8.0;
+    double          shares            = 0;
+    uint64_t        last              = 0;
     for (uint32_t i = 0; i < d->n; i++) {
-        uint64_t end    = lines->end[d->line->first + i];
-        uint64_t before = travelling_before(d, end);
-        d->plan->out_bytes[lines->sender[d->line->first + i]] +=
-            fy_bytes(before - last, d->route->element_bits);
+        shares += d->shares[i];
+    }
+    for (uint32_t i = 0; i < d->n; i++) {
+        uint32_t sender = lines->sender[d->line->first + i];
+        uint64_t before = travelling_before(d, lines->end[d->line->first + i]);
+        double   part   = shares > 0 ? d->shares[i] / shares : 1.0 / d->n;
+        d->excess[sender] +=
+            ((double)(before - last) - (double)d->travelling * part) * bytes_per_element;
+        d->plan->out_bytes[sender] += fy_bytes(before - last, d->route->element_bits);
         last = before;
     }
 }
@@ -486,6 +518,10 @@ ferry_status fy_plan_draw_lines(ferry_plan *plan, double level, ferry_error *err
 {
     drawing      d      = {.plan = plan, .level = level};
     ferry_status status = allocate_lines(plan, error);
+    d.excess            = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *d.excess);
+    if (status == FERRY_OK && d.excess == NULL) {
+        status = fy_fail_no_memory(error, "the balance of senders");
+    }
     for (size_t r = 0; r < plan->routes.n_routes && status == FERRY_OK; r++) {
         d.route = &plan->routes.routes[r];
         for (uint32_t cell = 0; cell < d.route->n_cells && status == FERRY_OK; cell++) {

@@ -160,15 +160,10 @@ size_t ferry_reshard_plan_recv_count(const ferry_reshard_plan *plan)
 static ferry_status op_at(const ferry_transfer_op *items, size_t n, size_t index,
                           ferry_transfer_op *op_out, ferry_error *error)
 {
-    if (op_out == NULL || op_out->struct_size < sizeof *op_out || index >= n) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "op %zu of %zu; the place for it starts as FERRY_TRANSFER_OP_INIT", index,
-                       n);
+    if (index >= n) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "op %zu of %zu", index, n);
     }
-    size_t struct_size  = op_out->struct_size;
-    *op_out             = items[index];
-    op_out->struct_size = struct_size;
-    return FERRY_OK;
+    return fy_copy_out(&items[index], sizeof items[index], op_out, "ferry_transfer_op", error);
 }
 
 ferry_status ferry_reshard_plan_send_at(const ferry_reshard_plan *plan, size_t index,

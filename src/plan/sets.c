@@ -110,7 +110,7 @@ static uint64_t local_elements(ferry_plan *plan, const fy_route *route, const fy
         uint64_t volume;
         fy_span_begin(plan, span, slot, &volume);
         total += volume * span->n_units;
-        plan->local_bytes[view->rank[i]] += fy_bytes(volume * span->n_units, route->element_bits);
+        plan->home_bytes[view->rank[i]] += fy_bytes(volume * span->n_units, route->element_bits);
     }
     return total;
 }
@@ -140,6 +140,32 @@ static ferry_status add_demand(ferry_plan *plan, const fy_route *route, uint32_t
     return status;
 }
 
+/*
+ * What rounding may cost is shared among all lines that a sender takes part in, so a set counts
+ * those of its most sought member, in whatever sets that is.
+ */
+static ferry_status share_rounding(ferry_plan *plan, ferry_error *error)
+{
+    fy_sets  *sets    = &plan->sets;
+    uint32_t *by_rank = fy_alloc_zeroed(plan->problem.n_ranks, sizeof *by_rank);
+    if (by_rank == NULL) {
+        return fy_fail_no_memory(error, "the replica sets");
+    }
+    for (size_t s = 0; s < sets->n_sets; s++) {
+        for (size_t i = sets->member_begin[s]; i < sets->member_begin[s + 1]; i++) {
+            by_rank[sets->members[i]] += sets->n_lines[s];
+        }
+    }
+    for (size_t s = 0; s < sets->n_sets; s++) {
+        for (size_t i = sets->member_begin[s]; i < sets->member_begin[s + 1]; i++) {
+            uint32_t n       = by_rank[sets->members[i]];
+            sets->n_lines[s] = n > sets->n_lines[s] ? n : sets->n_lines[s];
+        }
+    }
+    fy_free(by_rank);
+    return FERRY_OK;
+}
+
 ferry_status fy_plan_collect_sets(ferry_plan *plan, ferry_error *error)
 {
     fy_sets     *sets   = &plan->sets;
@@ -163,5 +189,5 @@ ferry_status fy_plan_collect_sets(ferry_plan *plan, ferry_error *error)
             }
         }
     }
-    return FERRY_OK;
+    return share_rounding(plan, error);
 }

@@ -34,6 +34,7 @@ PLACEHOLDER = re.compile(r"^\[?<?[A-Z][A-Z0-9_-]*>?\]?(\.\.\.)?$")
 ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 OPERATORS = {"|", "||", "&&", ";", "&"}
 REDIRECTIONS = {">", ">>", "2>", "<"}
+INDENTED = re.compile(r"^ {4,}(\$ .*\bferry\b|(\S*/)?ferry plan\b)")
 
 
 class PageError(Exception):
@@ -211,6 +212,8 @@ def page_commands(blocks, prose):
                 if re.search(r"\bferry\b", text):
                     yield from commands_in(line, text)
     for number, line in prose.items():
+        if INDENTED.match(line):
+            yield from commands_in(number, line)
         for _, span in SPAN.findall(line):
             if span.strip().startswith("ferry "):
                 yield from commands_in(number, span)

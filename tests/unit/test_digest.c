@@ -24,7 +24,6 @@ static const char base[] = SPEC(TENSORS, TP4, TP2);
 typedef struct row {
     const char *name;
     const char *spec;
-    bool        balanced_only; /* to the seed rule, what a rule means to cut is cut */
 } row;
 
 /* The same layouts, told in another way. */
@@ -66,11 +65,6 @@ static const row same[] = {
     {"replicas as blocks", SPEC(TENSORS, TP4, "'mesh':[['tp',2],['dp',3]],'ranks':[2,4,6,3,5,7],"
                                               "'rules':[{'match':'b'},{'match':'*','shard':["
                                               "{'dim':0,'axis':['tp','dp'],'blocks':[[8,2]]}]}]")},
-    {"a cut in one part", SPEC(TENSORS, "'mesh':[['tp',4]],'rules':[{'match':'b','shard':[{'dim':0,"
-                                        "'axis':'tp','parts':1}]},{'match':'*','shard':[{'dim':0,"
-                                        "'axis':'tp'}]}]",
-                               TP2),
-     .balanced_only = true},
     {"repeated tensors",
      SPEC("{'name':'a','shape':[8,3],'dtype':'u8'},{'name':'b','shape':[6],'dtype':'f32'},"
           "{'name':'l.{0}.w','count':[2],'shape':[8,2],'dtype':'u8'}",
@@ -155,11 +149,23 @@ static void test_same(void **state)
         ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
         options.replica            = policy;
         for (size_t i = 0; i < COUNT_OF(same); i++) {
-            if (policy == FERRY_REPLICA_BALANCED || !same[i].balanced_only) {
-                check_same(same[i].name, base, same[i].spec, &options);
-            }
+            check_same(same[i].name, base, same[i].spec, &options);
         }
     }
+}
+
+/* A cut into one part is none; but to the seed rule, what a rule means to cut is cut. */
+static void test_cut_in_one_part(void **state)
+{
+    (void)state;
+    static const char one[] = SPEC(TENSORS,
+                                   "'mesh':[['tp',4]],'rules':[{'match':'b','shard':[{'dim':0,'axis':"
+                                   "'tp','parts':1}]},{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]",
+                                   TP2);
+    ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
+    check_same("a cut in one part", base, one, &options);
+    options.replica = FERRY_REPLICA_SEED;
+    check_other("a cut in one part", base, one, &options);
 }
 
 /* Each must differ from the base and from every other of them. */
@@ -299,6 +305,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same),
+        cmocka_unit_test(test_cut_in_one_part),
         cmocka_unit_test(test_other),
         cmocka_unit_test(test_order_of_replicas),
         cmocka_unit_test(test_options),
