@@ -66,6 +66,24 @@ static uint64_t parse_digits(const char *digits, size_t length)
     return number;
 }
 
+/* The number that begins at begin, if it and what follows fit; the longest first. */
+static bool match_at(const char *right, size_t right_length, const char *text, size_t text_length,
+                     size_t begin, uint64_t *number_out)
+{
+    size_t most = 1;
+    while (text[begin] != '0' && begin + most < text_length && is_digit(text[begin + most])) {
+        most++;
+    }
+    for (size_t length = most; length > 0; length--) {
+        size_t end = begin + length;
+        if (fy_glob_match(right, right_length, text + end, text_length - end)) {
+            *number_out = parse_digits(text + begin, length);
+            return true;
+        }
+    }
+    return false;
+}
+
 bool fy_glob_match_number(const char *pattern, const char *text, size_t text_length,
                           uint64_t *number_out)
 {
@@ -73,23 +91,17 @@ bool fy_glob_match_number(const char *pattern, const char *text, size_t text_len
     size_t      left_length  = (size_t)(hole - pattern);
     const char *right        = hole + 2;
     size_t      right_length = strlen(right);
-    if (tail_differs(right, right_length, text, text_length)) {
+    size_t      first = 0, last = text_length;
+    if (memchr(pattern, '*', left_length) == NULL) {
+        first = last = left_length; /* without a star there is one place for the number */
+    }
+    if (first >= text_length || tail_differs(right, right_length, text, text_length)) {
         return false;
     }
-    for (size_t begin = 0; begin < text_length; begin++) {
-        if (!is_digit(text[begin]) || !fy_glob_match(pattern, left_length, text, begin)) {
-            continue;
-        }
-        size_t most = 1;
-        while (text[begin] != '0' && begin + most < text_length && is_digit(text[begin + most])) {
-            most++;
-        }
-        for (size_t length = most; length > 0; length--) {
-            size_t end = begin + length;
-            if (fy_glob_match(right, right_length, text + end, text_length - end)) {
-                *number_out = parse_digits(text + begin, length);
-                return true;
-            }
+    for (size_t begin = first; begin <= last && begin < text_length; begin++) {
+        if (is_digit(text[begin]) && fy_glob_match(pattern, left_length, text, begin) &&
+            match_at(right, right_length, text, text_length, begin, number_out)) {
+            return true;
         }
     }
     return false;

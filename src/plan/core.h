@@ -66,9 +66,12 @@ struct ferry_plan {
     uint64_t         *out_bytes;
     uint64_t         *local_bytes;
     uint64_t *home_bytes; /* what a rank wants and has, whether or not it takes it from itself */
-    size_t   *rank_route_begin; /* [n_ranks + 1]: the routes on which a rank receives */
-    uint32_t *rank_routes;
-    double   *rank_rate; /* [n_ranks] bytes per second, or 1 without a cluster */
+    /* The routes on which a rank receives: by the tables of holders that have it, then by table. */
+    size_t           *rank_table_begin; /* [n_ranks + 1] */
+    uint32_t         *rank_tables;
+    size_t           *table_route_begin; /* [n_holders + 1] */
+    uint32_t         *table_routes;      /* ascending within a table */
+    double           *rank_rate;         /* [n_ranks] bytes per second, or 1 without a cluster */
     ferry_plan_totals totals;
     ferry_plan_bound  bound;
 };
@@ -79,6 +82,7 @@ ferry_status fy_plan_draw_lines(ferry_plan *plan, double level, ferry_error *err
 /* seconds is the bound of the senders, of which rank decides; without a cluster, bytes. */
 ferry_status fy_plan_find_bound(ferry_plan *plan, double seconds, uint32_t rank,
                                 ferry_error *error);
+ferry_status fy_plan_list_receivers(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_count_moves(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_check_alignment(const ferry_plan *plan, ferry_error *error);

@@ -4,32 +4,65 @@
 
 #include "base/checked.h"
 
-static ferry_status list_rank_routes(ferry_plan *plan, ferry_error *error)
+static ferry_status list_table_routes(ferry_plan *plan, ferry_error *error)
 {
-    const fy_routes *routes  = &plan->routes;
-    size_t           n_ranks = plan->problem.n_ranks;
-    size_t          *begin   = fy_alloc_zeroed(n_ranks + 1, sizeof *begin);
-    plan->rank_route_begin   = begin;
-    if (begin == NULL) {
+    const fy_routes *routes   = &plan->routes;
+    size_t           n_tables = plan->problem.n_holders;
+    size_t          *begin    = fy_alloc_zeroed(n_tables + 1, sizeof *begin);
+    plan->table_route_begin   = begin;
+    plan->table_routes        = fy_alloc(routes->n_routes, sizeof *plan->table_routes);
+    if (begin == NULL || plan->table_routes == NULL) {
         return fy_fail_no_memory(error, "the routes of all ranks");
     }
     for (size_t r = 0; r < routes->n_routes; r++) {
-        const fy_holders *holders = fy_route_dst_holders(routes, &routes->routes[r]);
-        for (uint32_t s = 0; s < holders->n_slots; s++) {
+        begin[plan->problem.placements[routes->routes[r].dst].holders + 1]++;
+    }
+    for (size_t t = 0; t < n_tables; t++) {
+        begin[t + 1] += begin[t];
+    }
+    for (size_t r = 0; r < routes->n_routes; r++) {
+        uint32_t table = plan->problem.placements[routes->routes[r].dst].holders;
+        plan->table_routes[begin[table]++] = (uint32_t)r;
+    }
+    for (size_t t = n_tables; t > 0; t--) {
+        begin[t] = begin[t - 1]; /* the filling moved each begin to its end */
+    }
+    begin[0] = 0;
+    return FERRY_OK;
+}
+
+/* The holders of a table that routes lead to; NULL for any other table. */
+static const fy_holders *receiving_table(const ferry_plan *plan, uint32_t table)
+{
+    bool used = plan->table_route_begin[table] < plan->table_route_begin[table + 1];
+    return used ? plan->problem.holders[table] : NULL;
+}
+
+static ferry_status list_rank_tables(ferry_plan *plan, ferry_error *error)
+{
+    size_t  n_ranks        = plan->problem.n_ranks;
+    size_t *begin          = fy_alloc_zeroed(n_ranks + 1, sizeof *begin);
+    plan->rank_table_begin = begin;
+    if (begin == NULL) {
+        return fy_fail_no_memory(error, "the routes of all ranks");
+    }
+    for (uint32_t t = 0; t < plan->problem.n_holders; t++) {
+        const fy_holders *holders = receiving_table(plan, t);
+        for (uint32_t s = 0; holders != NULL && s < holders->n_slots; s++) {
             begin[holders->rank[s] + 1]++;
         }
     }
     for (size_t i = 0; i < n_ranks; i++) {
         begin[i + 1] += begin[i];
     }
-    plan->rank_routes = fy_alloc(begin[n_ranks], sizeof *plan->rank_routes);
-    if (plan->rank_routes == NULL) {
+    plan->rank_tables = fy_alloc(begin[n_ranks], sizeof *plan->rank_tables);
+    if (plan->rank_tables == NULL) {
         return fy_fail_no_memory(error, "the routes of all ranks");
     }
-    for (size_t r = 0; r < routes->n_routes; r++) {
-        const fy_holders *holders = fy_route_dst_holders(routes, &routes->routes[r]);
-        for (uint32_t s = 0; s < holders->n_slots; s++) {
-            plan->rank_routes[begin[holders->rank[s]]++] = (uint32_t)r;
+    for (uint32_t t = 0; t < plan->problem.n_holders; t++) {
+        const fy_holders *holders = receiving_table(plan, t);
+        for (uint32_t s = 0; holders != NULL && s < holders->n_slots; s++) {
+            plan->rank_tables[begin[holders->rank[s]]++] = t;
         }
     }
     for (size_t i = n_ranks; i > 0; i--) {
@@ -37,6 +70,12 @@ static ferry_status list_rank_routes(ferry_plan *plan, ferry_error *error)
     }
     begin[0] = 0;
     return FERRY_OK;
+}
+
+ferry_status fy_plan_list_receivers(ferry_plan *plan, ferry_error *error)
+{
+    ferry_status status = list_table_routes(plan, error);
+    return status == FERRY_OK ? list_rank_tables(plan, error) : status;
 }
 
 /* Where the boxes of one sender can join, nothing but making them counts them. */
@@ -59,14 +98,13 @@ static ferry_status count_joined(ferry_plan *plan, const fy_route *route, uint64
     return status;
 }
 
-static ferry_status count_route(ferry_plan *plan, const fy_route *route, uint64_t *counts,
+/* Adds what each cell of the route's table receives; nothing for routes that only making can count.
+ */
+static ferry_status count_cells(const ferry_plan *plan, const fy_route *route, uint64_t *per_cell,
                                 ferry_error *error)
 {
     const fy_holders *holders = fy_route_dst_holders(&plan->routes, route);
-    if (route->merges_by_rank) {
-        return count_joined(plan, route, counts, error);
-    }
-    for (uint32_t cell = 0; cell < holders->n_cells; cell++) {
+    for (uint32_t cell = 0; !route->merges_by_rank && cell < holders->n_cells; cell++) {
         uint64_t atoms = fy_route_atom_count(&plan->routes, route, cell);
         if (atoms > FY_MAX_ATOMS) {
             uint32_t leg = fy_route_leg(&plan->routes, route, 0);
@@ -76,29 +114,52 @@ static ferry_status count_route(ferry_plan *plan, const fy_route *route, uint64_
                 plan->problem.tensors[plan->routes.legs[leg].tensor].name,
                 (unsigned long long)atoms, FY_MAX_ATOMS);
         }
-        bool exact = fy_mul(atoms, route->n_units, &atoms);
-        for (uint32_t s = holders->cell_begin[cell]; s < holders->cell_begin[cell + 1]; s++) {
-            uint64_t *count = &counts[holders->rank[s]];
-            if (!exact || !fy_add(*count, atoms, count)) {
-                return fy_fail(error, FERRY_ERR_LIMIT, "rank %u would receive more than 2^64 boxes",
-                               holders->rank[s]);
-            }
-        }
+        per_cell[cell] += atoms * route->n_units; /* below 2^24 x 2^32, and routes are few */
     }
     return FERRY_OK;
+}
+
+static ferry_status count_table(ferry_plan *plan, uint32_t table, uint64_t *counts,
+                                ferry_error *error)
+{
+    const fy_holders *holders  = plan->problem.holders[table];
+    uint64_t         *per_cell = fy_alloc_zeroed(holders->n_cells, sizeof *per_cell);
+    ferry_status      status   = FERRY_OK;
+    if (per_cell == NULL) {
+        return fy_fail_no_memory(error, "the task ids");
+    }
+    for (size_t i = plan->table_route_begin[table];
+         i < plan->table_route_begin[table + 1] && status == FERRY_OK; i++) {
+        const fy_route *route = &plan->routes.routes[plan->table_routes[i]];
+        status                = count_cells(plan, route, per_cell, error);
+        if (status == FERRY_OK && route->merges_by_rank) {
+            status = count_joined(plan, route, counts, error);
+        }
+    }
+    for (uint32_t s = 0; s < holders->n_slots && status == FERRY_OK; s++) {
+        uint64_t *count = &counts[holders->rank[s]];
+        if (!fy_add(*count, per_cell[holders->cell[s]], count)) {
+            status = fy_fail(error, FERRY_ERR_LIMIT, "rank %u would receive more than 2^64 boxes",
+                             holders->rank[s]);
+        }
+    }
+    fy_free(per_cell);
+    return status;
 }
 
 ferry_status fy_plan_count_moves(ferry_plan *plan, ferry_error *error)
 {
     uint32_t     n_ranks = plan->problem.n_ranks;
-    ferry_status status  = list_rank_routes(plan, error);
+    ferry_status status  = FERRY_OK;
     plan->first_task     = fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *plan->first_task);
-    if (status == FERRY_OK && plan->first_task == NULL) {
-        status = fy_fail_no_memory(error, "the task ids");
+    if (plan->first_task == NULL) {
+        return fy_fail_no_memory(error, "the task ids");
     }
     uint64_t *counts = plan->first_task + 1;
-    for (size_t r = 0; r < plan->routes.n_routes && status == FERRY_OK; r++) {
-        status = count_route(plan, &plan->routes.routes[r], counts, error);
+    for (uint32_t t = 0; t < plan->problem.n_holders && status == FERRY_OK; t++) {
+        if (receiving_table(plan, t) != NULL) {
+            status = count_table(plan, t, counts, error);
+        }
     }
     if (status != FERRY_OK) {
         return status;

@@ -30,8 +30,10 @@ void ferry_plan_destroy(ferry_plan *plan)
     fy_free(plan->out_bytes);
     fy_free(plan->local_bytes);
     fy_free(plan->home_bytes);
-    fy_free(plan->rank_route_begin);
-    fy_free(plan->rank_routes);
+    fy_free(plan->rank_table_begin);
+    fy_free(plan->rank_tables);
+    fy_free(plan->table_route_begin);
+    fy_free(plan->table_routes);
     fy_free(plan->rank_rate);
     fy_free(plan->subset);
     fy_problem_cleanup(&plan->problem);
@@ -163,18 +165,37 @@ static ferry_status charge_by_seed(ferry_plan *plan, ferry_error *error)
     return status;
 }
 
-static void add_up(ferry_plan *plan)
+/* Of one table of holders: what all its routes together want per cell, and then what each rank
+ * wants. */
+static ferry_status add_table(ferry_plan *plan, uint32_t table, ferry_error *error)
 {
-    const fy_routes *routes = &plan->routes;
-    for (size_t r = 0; r < routes->n_routes; r++) {
-        const fy_route   *route   = &routes->routes[r];
-        const fy_holders *holders = fy_route_dst_holders(routes, route);
+    const fy_routes  *routes  = &plan->routes;
+    const fy_holders *holders = plan->problem.holders[table];
+    uint64_t         *wanted  = fy_alloc_zeroed(holders->n_cells, sizeof *wanted);
+    if (wanted == NULL) {
+        return fy_fail_no_memory(error, "the bytes of all ranks");
+    }
+    for (size_t i = plan->table_route_begin[table]; i < plan->table_route_begin[table + 1]; i++) {
+        const fy_route *route = &routes->routes[plan->table_routes[i]];
         for (uint32_t cell = 0; cell < holders->n_cells; cell++) {
-            uint64_t wanted = fy_bytes(fy_route_wanted(routes, route, cell) * route->n_units,
-                                       route->element_bits);
-            for (uint32_t s = holders->cell_begin[cell]; s < holders->cell_begin[cell + 1]; s++) {
-                plan->in_bytes[holders->rank[s]] += wanted;
-            }
+            wanted[cell] += fy_bytes(fy_route_wanted(routes, route, cell) * route->n_units,
+                                     route->element_bits);
+        }
+    }
+    for (uint32_t s = 0; s < holders->n_slots; s++) {
+        plan->in_bytes[holders->rank[s]] += wanted[holders->cell[s]];
+    }
+    fy_free(wanted);
+    return FERRY_OK;
+}
+
+static ferry_status add_up(ferry_plan *plan, ferry_error *error)
+{
+    for (uint32_t table = 0; table < plan->problem.n_holders; table++) {
+        bool         used   = plan->table_route_begin[table] < plan->table_route_begin[table + 1];
+        ferry_status status = used ? add_table(plan, table, error) : FERRY_OK;
+        if (status != FERRY_OK) {
+            return status;
         }
     }
     plan->totals.struct_size = sizeof plan->totals;
@@ -183,6 +204,7 @@ static void add_up(ferry_plan *plan)
         plan->totals.moved_bytes += plan->in_bytes[rank];
         plan->totals.local_bytes += plan->local_bytes[rank];
     }
+    return FERRY_OK;
 }
 
 static ferry_status solve(ferry_plan *plan, ferry_error *error)
@@ -211,7 +233,12 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
         status = charge_by_seed(plan, error);
     }
     if (status == FERRY_OK) {
-        add_up(plan);
+        status = fy_plan_list_receivers(plan, error);
+    }
+    if (status == FERRY_OK) {
+        status = add_up(plan, error);
+    }
+    if (status == FERRY_OK) {
         status = fy_plan_count_moves(plan, error);
     }
     if (status == FERRY_OK) {

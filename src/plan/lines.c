@@ -39,7 +39,7 @@ typedef struct drawing {
     fy_atoms        atoms;      /* of the unit at work */
     uint64_t       *atom_index;
     size_t          atom_capacity;
-    double          level; /* bytes of the busiest sender */
+    double          level;  /* bytes of the busiest sender */
     double         *excess; /* [ranks] bytes that rounding has given a sender so far, or taken */
     double         *wanted; /* [n] elements that each sender is to get of this line */
     size_t          wanted_capacity;
@@ -133,21 +133,25 @@ static int compare_located(const void *a, const void *b)
     return (x->member > y->member) - (x->member < y->member);
 }
 
+/* Where the first rank of a node that wants something stands: near enough to the others of its
+ * node. */
 static uint64_t place_of_node(const drawing *d, uint32_t node)
 {
     const fy_cluster *cluster = &d->plan->problem.cluster;
     const fy_holders *dst     = fy_route_dst_holders(&d->plan->routes, d->route);
-    uint64_t          first = (uint64_t)node * cluster->ranks_per_node, at = UINT64_MAX;
-    uint64_t          last = fy_min(first + cluster->ranks_per_node - 1, dst->last_rank);
+    uint64_t          first   = (uint64_t)node * cluster->ranks_per_node;
+    uint64_t          last    = fy_min(first + cluster->ranks_per_node - 1, dst->last_rank);
     for (uint64_t rank = fy_max(first, dst->first_rank); rank <= last; rank++) {
         uint32_t slot   = fy_holders_find(dst, (uint32_t)rank);
         uint64_t volume = 0, begin = 0;
         if (slot != FY_NO_SLOT) {
             begin = fy_span_begin(d->plan, &d->span, slot, &volume);
         }
-        at = volume > 0 && begin < at ? begin : at;
+        if (volume > 0) {
+            return begin;
+        }
     }
-    return at;
+    return UINT64_MAX;
 }
 
 static void merge_located(drawing *d, const located *order, uint32_t n_located)
@@ -296,8 +300,8 @@ static double budget_of(const drawing *d)
 }
 
 /*
- * A sender gets its share of the line, less what rounding has given it too much on earlier lines: so errors
- * do not add up, however many small lines a sender takes part in. Returns the sum.
+ * A sender gets its share of the line, less what rounding has given it too much on earlier lines:
+ * so errors do not add up, however many small lines a sender takes part in. Returns the sum.
  */
 static double want_shares(drawing *d)
 {
@@ -318,8 +322,8 @@ static double want_shares(drawing *d)
 
 static ferry_status place_ends(drawing *d, ferry_error *error)
 {
-    fy_lines *lines = &d->plan->lines;
-    double    done  = 0;
+    fy_lines *lines     = &d->plan->lines;
+    double    done      = 0;
     size_t    next_hole = 0;
     uint64_t  skipped = 0, last = 0;
     if (!fy_reserve((void **)&lines->end, &lines->end_capacity, lines->n_ends + d->n,
@@ -330,7 +334,7 @@ static ferry_status place_ends(drawing *d, ferry_error *error)
         return fy_fail_no_memory(error, "the senders of a shard");
     }
     double total = want_shares(d);
-    *d->line = (fy_line){.first = lines->n_ends, .n = d->n};
+    *d->line     = (fy_line){.first = lines->n_ends, .n = d->n};
     for (uint32_t i = 0; i < d->n; i++) {
         done += d->wanted[i];
         double   part = total > 0 ? done / total : (double)(i + 1) / d->n;

@@ -36,6 +36,7 @@ void fy_receiver_cleanup(fy_receiver *receiver)
         fy_free(receiver->inlets[i].taps);
     }
     fy_free(receiver->inlets);
+    fy_free(receiver->routes);
     fy_free(receiver->legs);
     fy_free(receiver->moves);
     *receiver = (fy_receiver){0};
@@ -73,23 +74,47 @@ static bool reserve_inlets(fy_receiver *receiver, size_t n)
     return true;
 }
 
+static int compare_routes(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool gather_routes(fy_receiver *receiver, const ferry_plan *plan, uint32_t rank)
+{
+    receiver->n_routes = 0;
+    for (size_t i = plan->rank_table_begin[rank]; i < plan->rank_table_begin[rank + 1]; i++) {
+        uint32_t table = plan->rank_tables[i];
+        size_t   begin = plan->table_route_begin[table];
+        size_t   n     = plan->table_route_begin[table + 1] - begin;
+        if (!fy_reserve((void **)&receiver->routes, &receiver->route_capacity,
+                        receiver->n_routes + n, sizeof *receiver->routes)) {
+            return false;
+        }
+        memcpy(receiver->routes + receiver->n_routes, plan->table_routes + begin,
+               n * sizeof *receiver->routes);
+        receiver->n_routes += n;
+    }
+    fy_sort(receiver->routes, receiver->n_routes, sizeof *receiver->routes, compare_routes);
+    return true;
+}
+
 ferry_status fy_receiver_turn(fy_receiver *receiver, const ferry_plan *plan, uint32_t rank,
                               ferry_error *error)
 {
-    const uint32_t *routes = plan->rank_routes + plan->rank_route_begin[rank];
-    size_t          n      = plan->rank_route_begin[rank + 1] - plan->rank_route_begin[rank];
-    /* Replicas of one cell have the same routes, and so the same list of legs. */
-    receiver->legs_known = receiver->legs_known && receiver->plan == plan &&
-                           same_routes(receiver, routes, n) &&
-                           !has_own_order(plan, receiver->rank) && !has_own_order(plan, rank);
-    if (!reserve_inlets(receiver, n)) {
+    if (!gather_routes(receiver, plan, rank) || !reserve_inlets(receiver, receiver->n_routes)) {
         return fy_fail_no_memory(error, "the routes of a rank");
     }
+    size_t n = receiver->n_routes;
+    /* Replicas of one cell have the same routes, and so the same list of legs. */
+    receiver->legs_known = receiver->legs_known && receiver->plan == plan &&
+                           same_routes(receiver, receiver->routes, n) &&
+                           !has_own_order(plan, receiver->rank) && !has_own_order(plan, rank);
     receiver->plan     = plan;
     receiver->rank     = rank;
     receiver->n_inlets = n;
     for (size_t i = 0; i < n; i++) {
-        receiver->inlets[i].route    = routes[i];
+        receiver->inlets[i].route    = receiver->routes[i];
         receiver->inlets[i].is_ready = false;
     }
     return FERRY_OK;

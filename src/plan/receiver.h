@@ -19,6 +19,8 @@ typedef struct fy_receiver {
     uint32_t         *legs; /* ascending */
     size_t            n_legs, leg_capacity;
     bool              legs_known;
+    uint32_t         *routes; /* of the rank, ascending; scratch of a turn */
+    size_t            n_routes, route_capacity;
     ferry_move       *moves; /* of the tensor at work */
     size_t            n_moves, move_capacity;
     uint64_t          n_visited;
