@@ -70,6 +70,11 @@ static const fy_rule *find_rule(const fy_side *side, const char *name, size_t le
 {
     for (uint32_t i = 0; i < side->n_rules; i++) {
         const fy_rule *rule = &side->rules[i];
+        size_t         tail = rule->tail_length;
+        if (tail > length ||
+            memcmp(rule->match + rule->match_length - tail, name + length - tail, tail) != 0) {
+            continue; /* the common case, without a call */
+        }
         if (fy_glob_match(rule->match, rule->match_length, name, length)) {
             return rule;
         }

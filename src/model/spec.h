@@ -45,14 +45,15 @@ typedef struct fy_pin {
 typedef struct fy_rule {
     const char *match;
     size_t      match_length;
-    bool        skip;
-    uint32_t    n_shards;
-    fy_shard   *shards;
-    uint32_t    n_pins;
-    fy_pin     *pins;
-    bool        is_flat;
-    uint32_t    flat_axis;
-    uint64_t   *flat_sizes; /* NULL: the chunk rule */
+    size_t tail_length; /* what stands behind the last star, if it is literal: it decides at once */
+    bool   skip;
+    uint32_t  n_shards;
+    fy_shard *shards;
+    uint32_t  n_pins;
+    fy_pin   *pins;
+    bool      is_flat;
+    uint32_t  flat_axis;
+    uint64_t *flat_sizes; /* NULL: the chunk rule */
 } fy_rule;
 
 typedef struct fy_stage {

@@ -452,6 +452,10 @@ static ferry_status parse_match(ferry_spec *spec, const json_t *json, const fy_j
         rule->match        = fy_arena_copy(&spec->arena, rule->match, rule->match_length);
         if (rule->match == NULL) {
             status = fy_fail_no_memory(error, "a rule");
+        } else {
+            const char *star  = strrchr(rule->match, '*');
+            const char *tail  = star == NULL ? rule->match : star + 1;
+            rule->tail_length = strchr(tail, '?') == NULL ? strlen(tail) : 0;
         }
     }
     member = json_object_get(json, "skip");
