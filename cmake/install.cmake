@@ -9,6 +9,8 @@ install(TARGETS ferry_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS ferry RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(EXPORT ferry-targets NAMESPACE ferry:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ferry)
 
+# Relative to where the file lies, so that a tree installed or moved elsewhere still describes itself.
+file(RELATIVE_PATH FERRY_PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 configure_file(cmake/ferry.pc.in ferry.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferry.pc
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -339,14 +339,17 @@ static fy_hash128 holders_key(lowering *l, const cell_map *map)
     fy_digest_u64(key, (uintptr_t)map->side);
     for (uint32_t a = 0; a < map->side->n_axes; a++) {
         const axis_role *role = &map->axes[a];
+        /* Every list says first whether and how long it is: else two keys could read the same. */
+        fy_digest_u64(key, role->coordinates != NULL);
         fy_digest_u64(key, role->n_coordinates);
         for (uint32_t i = 0; role->coordinates != NULL && i < role->n_coordinates; i++) {
             fy_digest_u64(key, role->coordinates[i]);
         }
-        fy_digest_u64(key, role->coordinates != NULL);
     }
+    fy_digest_u64(key, map->n_cuts);
     for (uint32_t i = 0; i < map->n_cuts; i++) {
         fy_digest_u64(key, map->cuts[i].n_parts);
+        fy_digest_u64(key, map->cuts[i].cell_weight);
         fy_digest_u64(key, map->cuts[i].shard->n_axes);
         for (uint32_t j = 0; j < map->cuts[i].shard->n_axes; j++) {
             fy_digest_u64(key, map->cuts[i].shard->axes[j]);

@@ -36,6 +36,7 @@ static void digest_feeds(fy_digest *d, const fy_problem *problem, const fy_tenso
     for (uint32_t i = 0; i < tensor->n_feeds; i++) {
         const fy_feed *feed = &tensor->feeds[i];
         fy_digest_text(d, problem->tensors[feed->tensor].name);
+        fy_digest_u64(d, feed->n_dims);
         for (uint32_t k = 0; k < feed->n_dims; k++) {
             fy_digest_u64(d, feed->begin[k]);
             fy_digest_u64(d, feed->at[k]);
