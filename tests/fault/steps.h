@@ -23,6 +23,9 @@ typedef struct step {
 static void check_refusal(const step *t, int64_t n, bool for_good, ferry_status status,
                           const ferry_error *error)
 {
+    if (!for_good && status == FERRY_OK) {
+        return; /* something could do without, as a stream can without its buffer: the check decides */
+    }
     bool told = status == FERRY_ERR_NO_MEMORY || (t->other != FERRY_OK && status == t->other);
     if (!told || strlen(error->message) < 10) {
         fail_msg("row \"%s\": allocation %lld %s refused: %s: %s", t->name, (long long)n,
@@ -43,7 +46,7 @@ static bool run_failing(const step *t, void *scene, int64_t n, bool for_good)
     } else {
         check_status(t->name, FERRY_OK, status, &error);
     }
-    t->check(t, scene, !refused);
+    t->check(t, scene, status == FERRY_OK);
     t->give_back(scene);
     if (failing_live != live) {
         fail_msg("row \"%s\": allocation %lld refused: %lld blocks are kept", t->name, (long long)n,
