@@ -3,9 +3,8 @@
 set -eu
 cd "$(dirname "$0")/.."
 scripts/packages.sh
-cmake --preset release -DBUILD_TESTING=OFF -B build/demo >build-demo.log 2>&1 || { cat build-demo.log; exit 1; }
+cmake --preset release -DBUILD_TESTING=OFF -B build/demo
 cmake --build build/demo
-rm -f build-demo.log
 ferry=build/demo/ferry
 echo
 echo "\$ ferry plan examples/llama-3-70b.json --prove"

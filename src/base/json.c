@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
 
+#include "base/alloc.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,6 +57,37 @@ ferry_status fy_json_parse(const char *text, size_t length, const char *name, js
                        text + begin);
     }
     *json_out = json;
+    return FERRY_OK;
+}
+
+typedef struct dump {
+    char  *text;
+    size_t used;
+    size_t capacity;
+    bool   failed; /* jansson goes on after some failed writes */
+} dump;
+
+static int append_dump(const char *bytes, size_t n_bytes, void *context)
+{
+    dump *d = context;
+    if (d->failed || !fy_reserve((void **)&d->text, &d->capacity, d->used + n_bytes + 1, 1)) {
+        d->failed = true;
+        return -1;
+    }
+    memcpy(d->text + d->used, bytes, n_bytes);
+    d->used += n_bytes;
+    d->text[d->used] = '\0';
+    return 0;
+}
+
+ferry_status fy_json_dump(const json_t *json, char **text_out, ferry_error *error)
+{
+    dump d = {0};
+    if (json_dump_callback(json, append_dump, &d, JSON_COMPACT) != 0 || d.failed) {
+        fy_free(d.text);
+        return fy_fail_no_memory(error, "a JSON text");
+    }
+    *text_out = d.text;
     return FERRY_OK;
 }
 

@@ -30,6 +30,11 @@ ferry_status fy_json_fail(const fy_json_place *place, ferry_error *error, const 
 ferry_status fy_json_parse(const char *text, size_t length, const char *name, json_t **json_out,
                            ferry_error *error);
 
+/*
+ * Compact text of a value, for fy_free. (jansson's own json_dumps drops what it has no memory for.)
+ */
+ferry_status fy_json_dump(const json_t *json, char **text_out, ferry_error *error);
+
 /* The value must be an object and have no keys but these (NULL ends the list). */
 ferry_status fy_json_expect_object(const json_t *json, const fy_json_place *place,
                                    const char *const *keys, ferry_error *error);

@@ -11,7 +11,6 @@
 #include "model/spec.h"
 #include "plan/core.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const uint64_t MOST_PLAN_BYTES = 1u << 30;
@@ -103,13 +102,12 @@ static ferry_status plan_again(const json_t *root, const fy_json_place *place, c
     }
     ferry_spec  *spec   = NULL;
     ferry_status status = fy_spec_from_json(spec_json, path, &spec, error);
-    char        *dumped = json_dumps(spec_json, JSON_COMPACT);
     if (status == FERRY_OK) {
-        spec->text = dumped == NULL ? NULL : fy_strdup(dumped);
-        status     = spec->text == NULL ? fy_fail_no_memory(error, "the text of a spec")
-                                        : ferry_plan_create(spec, options, plan_out, error);
+        status = fy_json_dump(spec_json, &spec->text, error);
     }
-    free(dumped); /* jansson's own */
+    if (status == FERRY_OK) {
+        status = ferry_plan_create(spec, options, plan_out, error);
+    }
     ferry_spec_destroy(spec);
     return status;
 }

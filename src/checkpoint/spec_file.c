@@ -7,7 +7,6 @@
 #include "model/spec.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const uint64_t MOST_SPEC_BYTES = 1u << 30;
@@ -62,10 +61,7 @@ static ferry_status keep_text(ferry_spec *spec, char **text_inout, const json_t 
         *text_inout = NULL;
         return FERRY_OK;
     }
-    char *dumped = json_dumps(root, JSON_COMPACT);
-    spec->text   = dumped == NULL ? NULL : fy_strdup(dumped);
-    free(dumped); /* jansson's own */
-    return spec->text == NULL ? fy_fail_no_memory(error, "the text of a spec") : FERRY_OK;
+    return fy_json_dump(root, &spec->text, error);
 }
 
 ferry_status ferry_spec_load(const char *path, ferry_spec **spec_out, ferry_error *error)

@@ -287,8 +287,8 @@ static ferry_status find_parts(roster_lowering *l, uint32_t n_parts, ferry_error
         }
         l->part[i]                        = (uint32_t)position;
         const ferry_param_metadata *other = l->by_part[position];
-        bool same = other == NULL || other->shape[m->partition_dim] == m->shape[m->partition_dim] ||
-                    !m->is_tp;
+        bool                        same  = !m->is_tp || other == NULL ||
+                    other->shape[m->partition_dim] == m->shape[m->partition_dim];
         for (size_t s = 0; same && other != NULL && m->is_tp && s < m->n_partition_sizes; s++) {
             same = other->partition_sizes[s] == m->partition_sizes[s];
         }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""What is installed is enough: programs build against it with pkg-config alone, and with CMake alone.
+"""What is installed is enough: programs build against it by pkg-config alone, and by CMake alone.
 
     check_install.py --build FOLDER [--cmake CMAKE] [--cc CC]
 
@@ -78,8 +78,8 @@ def check_cmake(prefix):
     (project / "CMakeLists.txt").write_text(
         PROJECT % {"version": version, "program": PROGRAM.as_posix()})
     build = project / "build"
-    run([prefix.arguments.cmake, "-S", project, "-B", build, "-DCMAKE_PREFIX_PATH=%s" % prefix.folder,
-         "-DCMAKE_C_COMPILER=%s" % prefix.arguments.cc])
+    run([prefix.arguments.cmake, "-S", project, "-B", build,
+         "-DCMAKE_PREFIX_PATH=%s" % prefix.folder, "-DCMAKE_C_COMPILER=%s" % prefix.arguments.cc])
     run([prefix.arguments.cmake, "--build", build])
     print("cmake: %s" % run([build / "user"]).strip())
 

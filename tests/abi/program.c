@@ -6,7 +6,8 @@
 #include <string.h>
 
 static const char spec_text[] =
-    "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [8], \"dtype\": \"bf16\"}],"
+    "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [8], \"dtype\": "
+    "\"bf16\"}],"
     " \"source\": {\"mesh\": [[\"tp\", 2]],"
     "  \"rules\": [{\"match\": \"*\", \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]},"
     " \"destination\": {\"mesh\": [[\"tp\", 4]],"

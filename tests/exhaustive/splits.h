@@ -3,8 +3,8 @@
 #define FERRY_TESTS_SPLITS_H
 
 /*
- * Every small split there is, each with what its definition says element by element: which parts own an
- * element. A part's shard is its elements in global order, so the owners say everything.
+ * Every small split there is, each with what its definition says element by element: which parts
+ * own an element. A part's shard is its elements in global order, so the owners say everything.
  */
 #include "layout/split.h"
 
@@ -56,7 +56,7 @@ static uint32_t naive_chunk(uint64_t element, uint64_t extent, uint64_t n_parts,
 static void visit_even(const split_walk *walk)
 {
     for (uint64_t unit = 1; unit <= 5; unit++) {
-        naive       n = {.extent = walk->extent, .n_parts = walk->n_parts};
+        naive       n     = {.extent = walk->extent, .n_parts = walk->n_parts};
         fy_split   *split = NULL;
         ferry_error error;
         if (walk->extent % unit != 0) {
@@ -76,7 +76,7 @@ static void visit_strided(const split_walk *walk)
 {
     for (uint64_t unit = 1; unit <= 3; unit++) {
         for (uint64_t stride = 1; stride <= 5 && walk->extent % unit == 0; stride++) {
-            naive       n = {.extent = walk->extent, .n_parts = walk->n_parts};
+            naive       n     = {.extent = walk->extent, .n_parts = walk->n_parts};
             fy_split   *split = NULL;
             ferry_error error;
             snprintf(n.name, sizeof n.name, "%llu by %u stride %llu unit %llu",
@@ -96,7 +96,7 @@ static void visit_strided(const split_walk *walk)
 static void visit_cyclic(const split_walk *walk)
 {
     for (uint64_t block = 1; block <= 6; block++) {
-        naive       n = {.extent = walk->extent, .n_parts = walk->n_parts};
+        naive       n     = {.extent = walk->extent, .n_parts = walk->n_parts};
         fy_split   *split = NULL;
         ferry_error error;
         snprintf(n.name, sizeof n.name, "%llu by %u cycle %llu", (unsigned long long)n.extent,
@@ -152,7 +152,7 @@ static void own_block(naive *n, uint64_t begin, const fy_block *block, uint64_t 
 {
     uint32_t n_owners = n->n_parts / block->n_parts;
     for (uint64_t i = 0; i < block->size; i++) {
-        uint32_t piece        = naive_chunk(i, block->size, block->n_parts, unit);
+        uint32_t piece       = naive_chunk(i, block->size, block->n_parts, unit);
         n->owners[begin + i] = ((1u << n_owners) - 1) << piece * n_owners;
     }
 }
@@ -164,8 +164,8 @@ static void visit_block_list(const split_walk *walk, const fy_block *blocks, siz
     fy_split   *split = NULL;
     ferry_error error;
     uint64_t    begin = 0;
-    size_t      used  = (size_t)snprintf(n.name, sizeof n.name, "blocks over %u unit %llu:", n.n_parts,
-                                         (unsigned long long)unit);
+    size_t used = (size_t)snprintf(n.name, sizeof n.name, "blocks over %u unit %llu:", n.n_parts,
+                                   (unsigned long long)unit);
     for (size_t i = 0; i < n_blocks; i++) {
         own_block(&n, begin, &blocks[i], unit);
         begin += blocks[i].size;
@@ -241,9 +241,9 @@ static uint32_t own_nested(naive *n, uint64_t begin, uint64_t length, const uint
 
 static void visit_nested(const split_walk *walk)
 {
-    static const uint32_t shapes[][3] = {{1, 1, 1}, {2, 1, 1}, {3, 1, 1}, {1, 3, 1}, {2, 2, 1},
-                                         {1, 2, 2}, {2, 3, 1}, {3, 2, 1}, {2, 2, 2}, {4, 2, 1},
-                                         {2, 4, 1}, {1, 1, 5}};
+    static const uint32_t shapes[][3] = {{1, 1, 1}, {2, 1, 1}, {3, 1, 1}, {1, 3, 1},
+                                         {2, 2, 1}, {1, 2, 2}, {2, 3, 1}, {3, 2, 1},
+                                         {2, 2, 2}, {4, 2, 1}, {2, 4, 1}, {1, 1, 5}};
     for (size_t s = 0; s < COUNT_OF(shapes); s++) {
         uint32_t n_parts = shapes[s][0] * shapes[s][1] * shapes[s][2];
         for (uint64_t unit = 1; unit <= 3 && n_parts == walk->n_parts; unit++) {
@@ -273,8 +273,8 @@ static void visit_segments(const split_walk *walk)
             naive       n     = {.extent = walk->extent, .n_parts = walk->n_parts};
             fy_split   *split = NULL;
             ferry_error error;
-            uint64_t    e    = 0;
-            size_t      used = (size_t)snprintf(n.name, sizeof n.name, "segments of %u:", n.n_parts);
+            uint64_t    e = 0;
+            size_t used   = (size_t)snprintf(n.name, sizeof n.name, "segments of %u:", n.n_parts);
             for (size_t i = 0; i < n_lengths; i++) {
                 uint32_t part   = (uint32_t)(i % n.n_parts);
                 uint64_t length = lengths[part * n_segments + i / n.n_parts];
@@ -292,7 +292,8 @@ static void visit_segments(const split_walk *walk)
 
 static void visit_splits(uint64_t extent, uint32_t n_parts, split_visitor visitor, void *context)
 {
-    split_walk walk = {.visitor = visitor, .context = context, .extent = extent, .n_parts = n_parts};
+    split_walk walk = {
+        .visitor = visitor, .context = context, .extent = extent, .n_parts = n_parts};
     visit_even(&walk);
     visit_strided(&walk);
     visit_cyclic(&walk);

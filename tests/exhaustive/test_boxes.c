@@ -165,11 +165,12 @@ static void test_intersect(void **state)
     assert_int_equal(list_rectangles(boxes), N_RECTANGLES);
     for (size_t i = 0; i < N_RECTANGLES; i++) {
         for (size_t j = 0; j < N_RECTANGLES; j++) {
-            fy_box   common = {.begin = {99, 99}};
+            fy_box   common  = {.begin = {99, 99}};
             uint32_t squares = squares_of(&boxes[i]) & squares_of(&boxes[j]);
             bool     met     = fy_box_intersect(&boxes[i], &boxes[j], 2, &common);
             check_at(met == (squares != 0), "%zu, %zu", i, j);
-            check_at(met ? squares_of(&common) == squares : common.begin[0] == 99, "%zu, %zu", i, j);
+            check_at(met ? squares_of(&common) == squares : common.begin[0] == 99, "%zu, %zu", i,
+                     j);
         }
     }
     fy_box scalar = {.begin = {0}}, common;
@@ -185,7 +186,8 @@ static void test_compare(void **state)
         for (size_t j = 0; j < N_RECTANGLES; j++) {
             uint64_t a = boxes[i].begin[0] * BOARD + boxes[i].begin[1];
             uint64_t b = boxes[j].begin[0] * BOARD + boxes[j].begin[1];
-            check_at(fy_box_compare(&boxes[i], &boxes[j], 2) == (a > b) - (a < b), "%zu, %zu", i, j);
+            check_at(fy_box_compare(&boxes[i], &boxes[j], 2) == (a > b) - (a < b), "%zu, %zu", i,
+                     j);
         }
     }
 }

@@ -88,7 +88,8 @@ static void check_element(const meeting *m, const fy_run *run, uint64_t i, uint3
     check_meeting(m, !shared || !own || run->src_cell == dst_part);
 }
 
-/* Two neighbours that could be one run: contiguous everywhere. A shared cell is joined by sender later. */
+/* Two neighbours that could be one run: contiguous everywhere. A shared cell is joined by sender
+ * later. */
 static bool could_join(const fy_run *a, const fy_run *b)
 {
     return a->src_cell == b->src_cell && a->src_local != FY_LOCAL_BY_OWNER &&
@@ -99,9 +100,9 @@ static bool could_join(const fy_run *a, const fy_run *b)
 /* The runs of a part are exactly its elements of the region, in local order, as long as can be. */
 static void check_runs(const meeting *m, uint32_t part)
 {
-    const fy_overlap *o     = m->overlap;
-    const fy_run     *runs  = o->runs + o->run_begin[part];
-    size_t            n     = fy_overlap_n_runs(o, part), r = 0;
+    const fy_overlap *o    = m->overlap;
+    const fy_run     *runs = o->runs + o->run_begin[part];
+    size_t            n = fy_overlap_n_runs(o, part), r = 0;
     uint64_t          local = 0, inside = 0;
     for (uint64_t e = 0; e < m->dst->n.extent; e++) {
         if ((m->dst->n.owners[e] >> part & 1) == 0) {
@@ -127,10 +128,11 @@ static void check_runs(const meeting *m, uint32_t part)
     }
 }
 
-/* The same runs by source cell: a touch for each part that wants some, with the sum of those before. */
+/* The same runs by source cell: a touch for each part that wants some, with the sum of those
+ * before. */
 static void check_touches(const meeting *m, uint32_t cell)
 {
-    const fy_overlap *o    = m->overlap;
+    const fy_overlap *o      = m->overlap;
     uint64_t          before = 0;
     size_t            at     = o->touch_begin[cell];
     for (uint32_t part = 0; part < o->n_dst_parts; part++) {
@@ -171,8 +173,8 @@ static void check_pair(const sample *src, const sample *dst, fy_region region)
         must(fy_overlap_create(src->split, dst->split, &m.region, &o, &error), &error);
         m.overlap = o;
         check_meeting(&m, o->n_dst_parts == dst->split->n_parts);
-        check_meeting(&m, o->n_src_cells ==
-                              (one_owner ? src->split->n_parts : src->split->n_cells));
+        check_meeting(&m,
+                      o->n_src_cells == (one_owner ? src->split->n_parts : src->split->n_cells));
         for (uint32_t part = 0; part < o->n_dst_parts; part++) {
             check_runs(&m, part);
         }
@@ -223,7 +225,8 @@ static void test_all_regions(void **state)
         for (uint64_t from = 0; from <= 5; from++) {
             for (uint64_t to = 0; to <= 4; to++) {
                 for (uint64_t length = 0; from + length <= 5 && to + length <= 4; length++) {
-                    check_pair(a, b, (fy_region){.src_begin = from, .dst_begin = to, .length = length});
+                    check_pair(a, b,
+                               (fy_region){.src_begin = from, .dst_begin = to, .length = length});
                 }
             }
         }
@@ -243,12 +246,12 @@ static void test_sampled_pairs(void **state)
         fill_pool(&pools[i], extents[i], i == 0 ? 5 : 4);
     }
     for (int round = 0; round < N_ROUNDS; round++) {
-        const pool   *from = &pools[random_below(&seed, N_EXTENTS)];
-        const pool   *to   = &pools[random_below(&seed, N_EXTENTS)];
-        const sample *a    = &from->items[random_below(&seed, (uint32_t)from->n_items)];
-        const sample *b    = &to->items[random_below(&seed, (uint32_t)to->n_items)];
-        uint32_t most  = (uint32_t)(a->n.extent < b->n.extent ? a->n.extent : b->n.extent);
-        uint64_t length = round % 2 == 0 ? most : random_below(&seed, most + 1);
+        const pool   *from   = &pools[random_below(&seed, N_EXTENTS)];
+        const pool   *to     = &pools[random_below(&seed, N_EXTENTS)];
+        const sample *a      = &from->items[random_below(&seed, (uint32_t)from->n_items)];
+        const sample *b      = &to->items[random_below(&seed, (uint32_t)to->n_items)];
+        uint32_t      most   = (uint32_t)(a->n.extent < b->n.extent ? a->n.extent : b->n.extent);
+        uint64_t      length = round % 2 == 0 ? most : random_below(&seed, most + 1);
         fy_region region = {.src_begin = random_below(&seed, (uint32_t)(a->n.extent - length) + 1),
                             .dst_begin = random_below(&seed, (uint32_t)(b->n.extent - length) + 1),
                             .length    = length};

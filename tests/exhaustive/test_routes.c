@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans of small specs, every way to cut the source with every way to cut the destination: what a route
- * says about touches, counts and places must agree with the atoms that it lists.
+ * Plans of small specs, every way to cut the source with every way to cut the destination: what a
+ * route says about touches, counts and places must agree with the atoms that it lists.
  */
 #include "plan/core.h"
 
@@ -35,7 +35,8 @@ static const cut cuts[] = {
     {",'shard':[{'dim':1,'axis':'b'}]", 2},
     {",'shard':[{'dim':1,'axis':'a'},{'dim':0,'axis':'b','stride':2}]", 2},
     {",'shard':[{'dim':1,'axis':'a','sizes':[1,4]},{'dim':0,'axis':'b','blocks':[6,6]}]", 2},
-    {",'shard':[{'dim':1,'axis':'a','blocks':[[2,1],3]},{'dim':0,'axis':'b','blocks':[[4,1],8]}]", 2},
+    {",'shard':[{'dim':1,'axis':'a','blocks':[[2,1],3]},{'dim':0,'axis':'b','blocks':[[4,1],8]}]",
+     2},
     {",'shard':[{'dim':1,'axis':'a','cycle':1}],'flat':{'axis':'b'}", 2},
 };
 
@@ -76,8 +77,8 @@ static uint64_t volume_of(const fy_atoms *atoms, uint32_t cell)
 /* One source cell: its touches, in order, by every way to ask for them. */
 static void check_cell(const scene *s, uint32_t cell)
 {
-    const fy_routes *routes  = &s->plan->routes;
-    fy_cell_touch   *touches = NULL;
+    const fy_routes *routes   = &s->plan->routes;
+    fy_cell_touch   *touches  = NULL;
     size_t           capacity = 0, n = 0, at = 0;
     uint64_t         before = 0;
     ferry_error      error;
@@ -116,8 +117,8 @@ static bool same_atom(const fy_atom *a, const fy_atom *b)
 /* The atoms of one source cell, with their places among all of the destination. */
 static void check_cell_atoms(const scene *s, uint32_t cell, uint32_t dst)
 {
-    fy_atoms    some  = {0};
-    uint64_t   *index = NULL;
+    fy_atoms    some     = {0};
+    uint64_t   *index    = NULL;
     size_t      capacity = 0, k = 0;
     ferry_error error;
     must(fy_route_list_cell_atoms(&s->plan->routes, s->route, cell, dst, &some, &index, &capacity,
@@ -181,12 +182,13 @@ static void test_all_cuts(void **state)
                 if (cuts[i].least_dims > shape || cuts[j].least_dims > shape) {
                     continue;
                 }
-                snprintf(spec, sizeof spec,
-                         "{'format':'ferry.spec/1','tensors':[{'name':'a','shape':%s,'dtype':'u8'}],"
-                         "'source':{'mesh':[['a',2],['b',2]],'rules':[{'match':'*'%s}]},"
-                         "'destination':{'mesh':[['a',2],['b',2]],'first_rank':2,"
-                         "'rules':[{'match':'*'%s}]}}",
-                         shapes[shape], cuts[i].rule, cuts[j].rule);
+                snprintf(
+                    spec, sizeof spec,
+                    "{'format':'ferry.spec/1','tensors':[{'name':'a','shape':%s,'dtype':'u8'}],"
+                    "'source':{'mesh':[['a',2],['b',2]],'rules':[{'match':'*'%s}]},"
+                    "'destination':{'mesh':[['a',2],['b',2]],'first_rank':2,"
+                    "'rules':[{'match':'*'%s}]}}",
+                    shapes[shape], cuts[i].rule, cuts[j].rule);
                 check_spec(spec);
                 n++;
             }

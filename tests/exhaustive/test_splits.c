@@ -51,8 +51,8 @@ static void check_cells(const fy_split *split, const naive *n)
     check_row(n->name, split->n_cells >= split->n_parts);
     for (uint32_t c = 0; c < split->n_cells; c++) {
         fy_owners owners = fy_split_cell_owners(split, c);
-        check_row(n->name, c >= split->n_parts ? owners.count > 1
-                                               : owners.first == c && owners.count == 1);
+        check_row(n->name,
+                  c >= split->n_parts ? owners.count > 1 : owners.first == c && owners.count == 1);
         for (uint32_t d = 0; d < c; d++) {
             fy_owners below = fy_split_cell_owners(split, d);
             check_row(n->name, below.first != owners.first || below.count != owners.count);
@@ -67,7 +67,8 @@ static void check_cells(const fy_split *split, const naive *n)
     check_row(n->name, fy_split_is_shared(split) == shared);
 }
 
-/* What was seen, to hold hashes against: equal content has equal hashes, other content other ones. */
+/* What was seen, to hold hashes against: equal content has equal hashes, other content other ones.
+ */
 typedef struct seen {
     naive      n;
     fy_hash128 hash;
@@ -102,8 +103,9 @@ static int compare_seen(const void *a, const void *b)
 {
     const seen *x = a, *y = b;
     if (x->n.extent != y->n.extent || x->n.n_parts != y->n.n_parts) {
-        return x->n.extent * MOST_PARTS + x->n.n_parts < y->n.extent * MOST_PARTS + y->n.n_parts ? -1
-                                                                                                 : 1;
+        return x->n.extent * MOST_PARTS + x->n.n_parts < y->n.extent * MOST_PARTS + y->n.n_parts
+                   ? -1
+                   : 1;
     }
     return memcmp(x->n.owners, y->n.owners, sizeof x->n.owners);
 }
@@ -209,8 +211,8 @@ static void test_refused(void **state)
     uint64_t    wraps[2] = {UINT64_MAX, 2}, sizes[2] = {3, 4};
     fy_block    one = {.size = 8, .n_parts = 3}, none = {.size = 8, .n_parts = 0};
     fy_block    wrapping[2] = {{.size = UINT64_MAX, .n_parts = 1}, {.size = 9, .n_parts = 1}};
-    fy_block    short_of = {.size = 7, .n_parts = 1};
-    uint32_t    counts[3] = {1u << 20, 1u << 20, 1u << 20};
+    fy_block    short_of    = {.size = 7, .n_parts = 1};
+    uint32_t    counts[3]   = {1u << 20, 1u << 20, 1u << 20};
     const struct {
         const char  *name;
         ferry_status wanted;
@@ -227,7 +229,8 @@ static void test_refused(void **state)
          fy_split_strided(8, UINT32_MAX, UINT64_MAX, 1, &split, &error)},
         {"sizes", FERRY_ERR_INVALID_INPUT, fy_split_sizes(8, sizes, 2, &split, &error)},
         {"sizes that wrap", FERRY_ERR_INVALID_INPUT, fy_split_sizes(1, wraps, 2, &split, &error)},
-        {"segments that wrap", FERRY_ERR_INVALID_INPUT, fy_split_segments(2, wraps, 1, &split, &error)},
+        {"segments that wrap", FERRY_ERR_INVALID_INPUT,
+         fy_split_segments(2, wraps, 1, &split, &error)},
         {"segments", FERRY_ERR_LIMIT, fy_split_segments(2, wraps, SIZE_MAX, &split, &error)},
         {"parts that do not divide", FERRY_ERR_INVALID_INPUT,
          fy_split_blocks(8, 4, &one, 1, 1, &split, &error)},

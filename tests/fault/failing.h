@@ -3,10 +3,10 @@
 #define FERRY_TESTS_FAILING_H
 
 /*
- * Allocations that fail on request, beneath ferry and beneath jansson, and a count of the blocks that live.
- * The programs of this folder are linked with --wrap for malloc and its kin, so the library's own calls
- * end here; jansson is handed these functions. Its parser is spared: it takes a refusal for a syntax
- * error, or asserts.
+ * Allocations that fail on request, beneath ferry and beneath jansson, and a count of the blocks
+ * that live. The programs of this folder are linked with --wrap for malloc and its kin, so the
+ * library's own calls end here; jansson is handed these functions. Its parser is spared: it takes a
+ * refusal for a syntax error, or asserts.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,13 +22,14 @@ void  __real_free(void *items);
 json_t *__real_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error);
 
 json_t *__wrap_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error);
-void *__wrap_malloc(size_t n_bytes);
-void *__wrap_calloc(size_t count, size_t item_bytes);
-void *__wrap_realloc(void *items, size_t n_bytes);
-void  __wrap_free(void *items);
+void   *__wrap_malloc(size_t n_bytes);
+void   *__wrap_calloc(size_t count, size_t item_bytes);
+void   *__wrap_realloc(void *items, size_t n_bytes);
+void    __wrap_free(void *items);
 
-static int64_t failing_countdown = -1; /* allocations before the one that fails; negative: none does */
-static bool    failing_for_good;       /* all later ones fail too */
+static int64_t failing_countdown =
+    -1;                          /* allocations before the one that fails; negative: none does */
+static bool    failing_for_good; /* all later ones fail too */
 static bool    failing_happened;
 static int64_t failing_live;
 static bool    failing_spares; /* inside jansson's parser */

@@ -51,18 +51,20 @@ static const char modelled[] =
 
 /* What the steps work on. Texts and files are made before anything fails. */
 typedef struct scene {
-    char         folder[64];
-    char         spec_path[128], model_spec_path[128], plan_path[128], saved_path[128], out_path[128];
-    char        *text;
-    ferry_spec  *spec;
-    ferry_plan  *plan;
+    char  folder[64];
+    char  spec_path[128], model_spec_path[128], plan_path[128], saved_path[128], out_path[128];
+    char *text;
+    ferry_spec        *spec;
+    ferry_plan        *plan;
     ferry_plan_options options;
     /* What a step makes: it must be untouched by failures, and is given back after success. */
-    ferry_spec  *made_spec;
-    ferry_plan  *made_plan;
-    uint64_t     n_moves;
-    text_buffer  printed;
-    ferry_proof  proof;
+    ferry_spec            *made_spec;
+    ferry_plan            *made_plan;
+    uint64_t               n_moves;
+    text_buffer            printed;
+    bool                   is_printed; /* to the end */
+    ferry_visit_statistics visited;
+    ferry_proof            proof;
 } scene;
 
 static void put_file(const char *path, const char *prefix, size_t n_prefix, const char *quoted)
@@ -102,7 +104,7 @@ static int make_scene(void **state)
 {
     static scene s;
     ferry_error  error;
-    s = (scene){.options = FERRY_PLAN_OPTIONS_INIT};
+    s = (scene){.options = FERRY_PLAN_OPTIONS_INIT, .visited = FERRY_VISIT_STATISTICS_INIT};
     make_paths(&s);
     s.text = strdup(rich);
     unquote(s.text);
@@ -155,14 +157,14 @@ static ferry_status create_balanced(void *context, ferry_error *error)
 
 static ferry_status create_seed(void *context, ferry_error *error)
 {
-    scene *s = context;
+    scene *s           = context;
     s->options.replica = FERRY_REPLICA_SEED;
     return ferry_plan_create(s->spec, &s->options, &s->made_plan, error);
 }
 
 static ferry_status create_subset(void *context, ferry_error *error)
 {
-    scene *s = context;
+    scene *s          = context;
     s->options.subset = "l.*";
     return ferry_plan_create(s->spec, &s->options, &s->made_plan, error);
 }
@@ -177,19 +179,19 @@ static ferry_status count_move(void *context, const ferry_move *move)
 static ferry_status visit_all(void *context, ferry_error *error)
 {
     scene *s = context;
-    return ferry_plan_visit(s->plan, FERRY_ALL_RANKS, count_move, s, NULL, error);
+    return ferry_plan_visit(s->plan, FERRY_ALL_RANKS, count_move, s, &s->visited, error);
 }
 
 static ferry_status visit_receiver(void *context, ferry_error *error)
 {
     scene *s = context;
-    return ferry_plan_visit(s->plan, 9, count_move, s, NULL, error);
+    return ferry_plan_visit(s->plan, 9, count_move, s, &s->visited, error);
 }
 
 static ferry_status visit_sender(void *context, ferry_error *error)
 {
     scene *s = context;
-    return ferry_plan_visit(s->plan, 0, count_move, s, NULL, error);
+    return ferry_plan_visit(s->plan, 0, count_move, s, &s->visited, error);
 }
 
 static int collect(void *context, const char *bytes, size_t n_bytes)
@@ -203,9 +205,10 @@ static int collect(void *context, const char *bytes, size_t n_bytes)
 
 static ferry_status write_json(void *context, ferry_error *error)
 {
-    scene *s = context;
-    s->printed.used = 0;
-    return ferry_plan_write_json(s->plan, NULL, collect, &s->printed, error);
+    scene       *s      = context;
+    ferry_status status = ferry_plan_write_json(s->plan, NULL, collect, &s->printed, error);
+    s->is_printed       = status == FERRY_OK;
+    return status;
 }
 
 static ferry_status save(void *context, ferry_error *error)
@@ -227,22 +230,54 @@ static ferry_status prove(void *context, ferry_error *error)
     return ferry_prove_plan(s->spec_path, s->plan_path, &s->proof, error);
 }
 
-/* What a step made is right, or there is nothing. */
-static void check_outcome(const step *t, const void *context, bool made)
+static void describe_plan(const ferry_plan *plan, text_buffer *out)
+{
+    text_buffer printed = print_plan(plan);
+    text_append(out, printed.bytes, printed.used);
+    text_cleanup(&printed);
+}
+
+static void describe_file(const char *path, text_buffer *out)
+{
+    char   part[4096];
+    FILE  *stream = fopen(path, "rb");
+    size_t n      = 0;
+    while (stream != NULL && (n = fread(part, 1, sizeof part, stream)) > 0) {
+        text_append(out, part, n);
+    }
+    if (stream != NULL) {
+        fclose(stream);
+    }
+}
+
+/* A spec is what its plan is, and the text that a saved plan keeps. */
+static void describe_spec(const scene *s, text_buffer *out)
+{
+    ferry_plan *plan = NULL;
+    ferry_error error;
+    must(ferry_plan_create(s->made_spec, NULL, &plan, &error), &error);
+    must(ferry_plan_save(plan, s->out_path, &error), &error);
+    describe_file(s->out_path, out);
+    describe_plan(plan, out);
+    unlink(s->out_path);
+    ferry_plan_destroy(plan);
+}
+
+/* A visit that fails has handed over moves: that is no output. */
+static void describe_scene(const void *context, text_buffer *out)
 {
     const scene *s = context;
-    char         digest[33], expected[33];
-    check_row(t->name, made || (s->made_spec == NULL && s->made_plan == NULL));
-    check_row(t->name, made || access(s->out_path, F_OK) != 0);
-    check_row(t->name, made || s->proof.n_moves == 0);
     if (s->made_spec != NULL) {
-        size_t n = ferry_spec_tensor_count(s->made_spec);
-        check_row(t->name, n == (t->run == load_model_spec ? 2 : ferry_spec_tensor_count(s->spec)));
+        describe_spec(s, out);
     }
-    if (s->made_plan != NULL && (t->run == load || t->run == create_balanced)) {
-        ferry_plan_digest(s->plan, expected);
-        ferry_plan_digest(s->made_plan, digest);
-        check_row(t->name, strcmp(digest, expected) == 0);
+    if (s->made_plan != NULL) {
+        describe_plan(s->made_plan, out);
+    }
+    describe_file(s->out_path, out);
+    text_printf(out, "proven %llu visited %llu\n", (unsigned long long)s->proof.n_moves,
+                (unsigned long long)s->visited.moves_visited);
+    if (s->is_printed) {
+        text_append(out, s->printed.bytes, s->printed.used);
     }
 }
 
@@ -252,28 +287,30 @@ static void give_back(void *context)
     ferry_spec_destroy(s->made_spec);
     ferry_plan_destroy(s->made_plan);
     unlink(s->out_path);
-    s->made_spec = NULL;
-    s->made_plan = NULL;
-    s->options   = (ferry_plan_options)FERRY_PLAN_OPTIONS_INIT;
-    s->proof     = (ferry_proof)FERRY_PROOF_INIT;
-    s->n_moves   = 0;
+    s->made_spec  = NULL;
+    s->made_plan  = NULL;
+    s->options    = (ferry_plan_options)FERRY_PLAN_OPTIONS_INIT;
+    s->proof      = (ferry_proof)FERRY_PROOF_INIT;
+    s->visited    = (ferry_visit_statistics)FERRY_VISIT_STATISTICS_INIT;
+    s->n_moves    = 0;
+    s->is_printed = false;
     text_cleanup(&s->printed);
 }
 
 static const step steps[] = {
-    {"parse a spec", parse_spec, check_outcome, give_back, FERRY_OK},
-    {"load a spec", load_spec, check_outcome, give_back, FERRY_OK},
-    {"load a spec with a model", load_model_spec, check_outcome, give_back, FERRY_OK},
-    {"plan, balanced", create_balanced, check_outcome, give_back, FERRY_OK},
-    {"plan, seed", create_seed, check_outcome, give_back, FERRY_OK},
-    {"plan a subset", create_subset, check_outcome, give_back, FERRY_OK},
-    {"visit all", visit_all, check_outcome, give_back, FERRY_OK},
-    {"visit a receiver", visit_receiver, check_outcome, give_back, FERRY_OK},
-    {"visit a sender", visit_sender, check_outcome, give_back, FERRY_OK},
-    {"write JSON", write_json, check_outcome, give_back, FERRY_OK},
-    {"save", save, check_outcome, give_back, FERRY_OK},
-    {"load", load, check_outcome, give_back, FERRY_OK},
-    {"prove", prove, check_outcome, give_back, FERRY_OK},
+    {"parse a spec", parse_spec, describe_scene, give_back, FERRY_OK},
+    {"load a spec", load_spec, describe_scene, give_back, FERRY_OK},
+    {"load a spec with a model", load_model_spec, describe_scene, give_back, FERRY_OK},
+    {"plan, balanced", create_balanced, describe_scene, give_back, FERRY_OK},
+    {"plan, seed", create_seed, describe_scene, give_back, FERRY_OK},
+    {"plan a subset", create_subset, describe_scene, give_back, FERRY_OK},
+    {"visit all", visit_all, describe_scene, give_back, FERRY_OK},
+    {"visit a receiver", visit_receiver, describe_scene, give_back, FERRY_OK},
+    {"visit a sender", visit_sender, describe_scene, give_back, FERRY_OK},
+    {"write JSON", write_json, describe_scene, give_back, FERRY_OK},
+    {"save", save, describe_scene, give_back, FERRY_OK},
+    {"load", load, describe_scene, give_back, FERRY_OK},
+    {"prove", prove, describe_scene, give_back, FERRY_OK},
 };
 
 /* The output file may not stay behind under its temporary name either. */
@@ -304,8 +341,8 @@ static void test_own_switch(void **state)
 {
     scene *s = *state;
     for (int64_t n = 0;; n++) {
-        ferry_error  error = {""};
-        ferry_plan  *plan  = NULL;
+        ferry_error error = {""};
+        ferry_plan *plan  = NULL;
         fy_alloc_fail_after(n);
         ferry_status status = ferry_plan_create(s->spec, NULL, &plan, &error);
         fy_alloc_fail_after(-1);

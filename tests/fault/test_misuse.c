@@ -1,12 +1,14 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* Mistakes in the calling program are statuses with a sentence: never a crash, and outputs stay as they were. */
+/* Mistakes in the calling program are statuses with a sentence: never a crash, and outputs stay as
+ * they were. */
 #include "support/model.h"
 #include "support/spec.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static const grid source = {.first = 0, .dp = 1, .tp = 2}, destination = {.first = 1, .dp = 1, .tp = 3};
+static const grid source      = {.first = 0, .dp = 1, .tp = 2},
+                  destination = {.first = 1, .dp = 1, .tp = 3};
 enum { WORLD = 4 };
 
 typedef struct scene {
@@ -64,7 +66,7 @@ static int remove_scene(void **state)
 /* One call: it must be refused as misuse, with a sentence, and again without a place for one. */
 #define refuse(call_with_error)                                                                    \
     do {                                                                                           \
-        ferry_error *e = &error;                                                                   \
+        ferry_error *e   = &error;                                                                 \
         error.message[0] = '\0';                                                                   \
         check_status(#call_with_error, FERRY_ERR_MISUSE, call_with_error, &error);                 \
         check_row(#call_with_error, strlen(error.message) > 5);                                    \
@@ -98,8 +100,8 @@ static void test_plans(void **state)
     (void)state;
     ferry_plan        *plan    = NULL;
     ferry_plan_options options = {0}, policy = FERRY_PLAN_OPTIONS_INIT;
-    size_t             n       = 0;
-    policy.replica             = 2;
+    size_t             n = 0;
+    policy.replica       = 2;
     refuse(ferry_plan_create(NULL, NULL, &plan, e));
     refuse(ferry_plan_create(s.spec, NULL, NULL, e));
     refuse(ferry_plan_create(s.spec, &options, &plan, e));
@@ -153,13 +155,14 @@ static void test_output(void **state)
     refuse(ferry_plan_write_json(s.plan, &far, text_write, &out, e));
     assert_int_equal(out.used, 0);
     text_cleanup(&out);
-    assert_int_equal(ferry_plan_write_json(s.plan, NULL, write_nowhere, NULL, &error), FERRY_ERR_IO);
+    assert_int_equal(ferry_plan_write_json(s.plan, NULL, write_nowhere, NULL, &error),
+                     FERRY_ERR_IO);
     assert_int_equal(ferry_plan_save(s.plan, "/nowhere/at/all", &error), FERRY_ERR_IO);
 }
 
 /*
- * Structs with a size: one that was not initialised is misuse, a shorter one of an older caller gets its
- * fields and no more, and a longer one of a newer caller keeps its own.
+ * Structs with a size: one that was not initialised is misuse, a shorter one of an older caller
+ * gets its fields and no more, and a longer one of a newer caller keeps its own.
  */
 typedef struct sized {
     const char *name;
@@ -320,11 +323,11 @@ static void test_rosters(void **state)
 static void test_parameters(void **state)
 {
     (void)state;
-    const ferry_param_metadata       *sources[] = {&s.metadata}, *holes[] = {&s.metadata, NULL};
-    ferry_param_metadata              none = {0};
-    ferry_sharding_descriptor         d    = FERRY_SHARDING_DESCRIPTOR_INIT;
-    ferry_transfers                  *t    = NULL;
-    size_t                            n    = 4711;
+    const ferry_param_metadata *sources[] = {&s.metadata}, *holes[] = {&s.metadata, NULL};
+    ferry_param_metadata        none = {0};
+    ferry_sharding_descriptor   d    = FERRY_SHARDING_DESCRIPTOR_INIT;
+    ferry_transfers            *t    = NULL;
+    size_t                      n    = 4711;
     refuse(ferry_select_source_balanced(NULL, 1, &s.metadata, 0, &n, e));
     refuse(ferry_select_source_balanced(sources, 0, &s.metadata, 0, &n, e));
     refuse(ferry_select_source_balanced(sources, 1, NULL, 0, &n, e));
@@ -348,7 +351,8 @@ static void test_parameters(void **state)
     refuse(ferry_determine_source_ranks_for_dst_param("p", &s.metadata, &s.metadata, 0, NULL, e));
     assert_true(t == NULL && n == 4711);
     refuse(ferry_transfers_at(NULL, 0, NULL, NULL, NULL, e));
-    refuse(ferry_transfers_at(s.transfers, ferry_transfers_count(s.transfers), NULL, NULL, NULL, e));
+    refuse(
+        ferry_transfers_at(s.transfers, ferry_transfers_count(s.transfers), NULL, NULL, NULL, e));
     must(ferry_transfers_at(s.transfers, 0, NULL, NULL, NULL, &error), &error);
     assert_int_equal(ferry_transfers_count(NULL), 0);
     ferry_transfers_destroy(NULL);
@@ -417,7 +421,8 @@ static void test_exchanges(void **state)
     bad[4].scatter           = scatter_nothing;
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         refuse(ferry_build_local_reshard_plan(s.model, s.model, NULL, &bad[i], NULL, &ops, e));
-        refuse(ferry_build_centralized_reshard_plan(s.model, s.model, NULL, &bad[i], NULL, &ops, e));
+        refuse(
+            ferry_build_centralized_reshard_plan(s.model, s.model, NULL, &bad[i], NULL, &ops, e));
     }
     refuse(ferry_build_local_reshard_plan(s.model, s.model, NULL, NULL, NULL, &ops, e));
     refuse(ferry_build_local_reshard_plan(s.model, s.model, NULL, &good, NULL, NULL, e));
@@ -444,12 +449,12 @@ static void test_digests_of_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_specs),      cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_specs),         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_visitor_stops), cmocka_unit_test(test_output),
-        cmocka_unit_test(test_sizes),      cmocka_unit_test(test_metadata),
-        cmocka_unit_test(test_models),     cmocka_unit_test(test_rosters),
-        cmocka_unit_test(test_parameters), cmocka_unit_test(test_ops),
-        cmocka_unit_test(test_exchanges),  cmocka_unit_test(test_digests_of_nothing),
+        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_metadata),
+        cmocka_unit_test(test_models),        cmocka_unit_test(test_rosters),
+        cmocka_unit_test(test_parameters),    cmocka_unit_test(test_ops),
+        cmocka_unit_test(test_exchanges),     cmocka_unit_test(test_digests_of_nothing),
     };
     return cmocka_run_group_tests(tests, make_scene, remove_scene);
 }

@@ -3,9 +3,9 @@
 #define FERRY_TESTS_FUZZ_H
 
 /*
- * What the fuzz targets have in common. Each target is a LLVMFuzzerTestOneInput, which libFuzzer drives;
- * replay.c drives it over the committed corpus where there is no libFuzzer. A target aborts where
- * a promise is broken that no sanitizer knows of.
+ * What the fuzz targets have in common. Each target is a LLVMFuzzerTestOneInput, which libFuzzer
+ * drives; replay.c drives it over the committed corpus where there is no libFuzzer. A target aborts
+ * where a promise is broken that no sanitizer knows of.
  */
 #include "model/spec.h"
 
@@ -37,8 +37,8 @@ static inline void check_sentence(ferry_status status, const ferry_error *error)
 }
 
 /*
- * A plan of 2^24 ranks or boxes is legal and takes its time. Reading has no such excuse: only what is
- * planned has to be small.
+ * A plan of 2^24 ranks or boxes is legal and takes its time. Reading has no such excuse: only what
+ * is planned has to be small.
  */
 enum { MOST_WORLD = 1024, MOST_TENSORS = 64, MOST_DIMS = 3, MOST_PIECES = 24 };
 

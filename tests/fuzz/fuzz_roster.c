@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as the packed models of all ranks, which saved plans and messages of other ranks hold. */
+/* Any bytes as the packed models of all ranks, which saved plans and messages of other ranks hold.
+ */
 #include "fuzz.h"
 
 #include "model/roster.h"

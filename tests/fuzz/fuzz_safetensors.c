@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* Two bytes for the length of the data section, and any text as a header; the same bytes as a file. */
+/* Two bytes for the length of the data section, and any text as a header; the same bytes as a file.
+ */
 #include "fuzz.h"
 
 #include "checkpoint/safetensors.h"

@@ -6,9 +6,9 @@
 
 The plan of tiny.json was worked out by hand from docs/formats.md: each source row block meets each
 destination column block, nothing has a second holder that would have to be chosen. (Only its digest
-comes from ferry.) The others record what ferry prints; that it is right is checked by the property
-tests. A line of output says how to write a file anew, for a change that is meant: then the planner's
-version in the digest goes up as well.
+comes from ferry.) The others record what ferry prints; that it is right is checked by the
+property tests. A line of output says how to write a file anew, for a change that is meant: then the
+planner's version in the digest goes up as well.
 """
 
 import argparse

@@ -3,8 +3,8 @@
 #define FERRY_TESTS_MODEL_H
 
 /*
- * A small world as its ranks tell of it: one model on two sides, each dp x tp ranks from a first one,
- * tp fastest. Row- and column-parallel, strided, packed and replicated parameters.
+ * A small world as its ranks tell of it: one model on two sides, each dp x tp ranks from a first
+ * one, tp fastest. Row- and column-parallel, strided, packed and replicated parameters.
  */
 #include "support/check.h"
 
@@ -31,27 +31,26 @@ typedef struct param_kind {
 } param_kind;
 
 static const param_kind param_kinds[] = {
-    {"decoder.qkv.weight", 24, 4, 0, 1, {0, 0}},
-    {"decoder.gate_up.weight", 48, 4, 0, 2, {0, 0}},
-    {"decoder.down.weight", 6, 24, 1, 1, {0, 0}},
-    {"decoder.in_proj.weight", 36, 2, 0, 1, {24, 12}},
+    {"decoder.qkv.weight", 24, 4, 0, 1, {0, 0}},  {"decoder.gate_up.weight", 48, 4, 0, 2, {0, 0}},
+    {"decoder.down.weight", 6, 24, 1, 1, {0, 0}}, {"decoder.in_proj.weight", 36, 2, 0, 1, {24, 12}},
     {"decoder.norm.weight", 7, 1, -1, 1, {0, 0}},
 };
 
 /* One parameter as a rank of the grid holds it; sizes is room for its packed lengths. */
-static inline ferry_param_metadata describe_param(const param_kind *kind, const grid *g, uint32_t rank,
-                                                  ferry_group *tp, ferry_group *dp, uint64_t sizes[2])
+static inline ferry_param_metadata describe_param(const param_kind *kind, const grid *g,
+                                                  uint32_t rank, ferry_group *tp, ferry_group *dp,
+                                                  uint64_t sizes[2])
 {
-    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
-    m.name                 = kind->name;
-    m.n_dims               = 2;
-    m.shape[0]             = kind->rows / (kind->dim == 0 ? g->tp : 1);
-    m.shape[1]             = kind->columns / (kind->dim == 1 ? g->tp : 1);
-    m.dtype                = (ferry_dtype){.kind = FERRY_BF16, .element_bits = 16};
-    m.is_tp                = kind->dim >= 0;
-    m.partition_dim        = kind->dim < 0 ? 0 : (uint32_t)kind->dim;
-    m.partition_stride     = kind->stride;
-    m.owner_rank           = rank;
+    ferry_param_metadata m        = FERRY_PARAM_METADATA_INIT;
+    m.name                        = kind->name;
+    m.n_dims                      = 2;
+    m.shape[0]                    = kind->rows / (kind->dim == 0 ? g->tp : 1);
+    m.shape[1]                    = kind->columns / (kind->dim == 1 ? g->tp : 1);
+    m.dtype                       = (ferry_dtype){.kind = FERRY_BF16, .element_bits = 16};
+    m.is_tp                       = kind->dim >= 0;
+    m.partition_dim               = kind->dim < 0 ? 0 : (uint32_t)kind->dim;
+    m.partition_stride            = kind->stride;
+    m.owner_rank                  = rank;
     m.tensor_parallel_group_ranks = tp;
     m.data_parallel_group_ranks   = dp;
     if (kind->packed[0] != 0) {
@@ -71,8 +70,8 @@ static inline ferry_status try_model(const grid *g, uint32_t rank, ferry_model *
     if (rank < g->first || rank >= g->first + g->dp * g->tp) {
         return FERRY_OK;
     }
-    ferry_model *model  = NULL;
-    uint32_t     t      = (rank - g->first) % g->tp;
+    ferry_model *model = NULL;
+    uint32_t     t     = (rank - g->first) % g->tp;
     ferry_group *tp = NULL, *dp = NULL;
     ferry_status status = ferry_group_create_range(rank - t, 1, g->tp, &tp, error);
     if (status == FERRY_OK) {

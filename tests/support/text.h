@@ -29,8 +29,8 @@ static inline void text_append(text_buffer *t, const char *bytes, size_t n_bytes
     t->bytes[t->used] = '\0';
 }
 
-__attribute__((format(printf, 2, 3))) static inline void text_printf(text_buffer *t, const char *format,
-                                                                     ...)
+__attribute__((format(printf, 2, 3))) static inline void text_printf(text_buffer *t,
+                                                                     const char  *format, ...)
 {
     char    part[4096];
     va_list arguments;

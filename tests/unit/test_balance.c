@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
  * The least possible level of the busiest server is the largest of demand / rate over all groups of
- * servers, a group's demand being that of the sets that lie wholly inside. For a handful of servers all
- * groups can be tried.
+ * servers, a group's demand being that of the sets that lie wholly inside. For a handful of servers
+ * all groups can be tried.
  */
 #include "plan/balance.h"
 
@@ -76,14 +76,20 @@ static void solve(problem *p, fy_balance *b)
         }
     }
     p->member_begin[p->n_sets] = n;
-    *b = (fy_balance){.n_servers = p->n_servers, .rate = p->has_rates ? p->rate : NULL,
-                      .n_sets = p->n_sets, .member_begin = p->member_begin, .members = p->members,
-                      .demand = p->demand, .share = p->share, .load = p->load};
+    *b                         = (fy_balance){.n_servers    = p->n_servers,
+                                              .rate         = p->has_rates ? p->rate : NULL,
+                                              .n_sets       = p->n_sets,
+                                              .member_begin = p->member_begin,
+                                              .members      = p->members,
+                                              .demand       = p->demand,
+                                              .share        = p->share,
+                                              .load         = p->load};
     ferry_error error;
     must(fy_balance_solve(b, &error), &error);
 }
 
-/* Shares are a way to serve every demand, and loads are their sums, as exact as the total allows. */
+/* Shares are a way to serve every demand, and loads are their sums, as exact as the total allows.
+ */
 static void check_shares(const problem *p, const fy_balance *b, const char *row)
 {
     double load[MOST_SERVERS] = {0}, total = 0;
@@ -122,36 +128,47 @@ static void check_problem(problem *p, const char *row)
     check_row(row, is_tight(p, b.server, exact));
 }
 
+static const struct {
+    const char *name;
+    problem     problem;
+    double      level;
+} balance_rows[] = {
+    {"one server", {.n_servers = 1, .n_sets = 1, .set = {1}, .demand = {5}}, 5},
+    {"two alike", {.n_servers = 2, .n_sets = 1, .set = {3}, .demand = {5}}, 2.5},
+    {"no sets", {.n_servers = 3, .n_sets = 0}, 0},
+    {"no demand", {.n_servers = 2, .n_sets = 2, .set = {1, 3}, .demand = {0, 0}}, 0},
+    {"own work first", {.n_servers = 2, .n_sets = 2, .set = {1, 3}, .demand = {4, 2}}, 4},
+    {"own work, then even", {.n_servers = 2, .n_sets = 2, .set = {1, 3}, .demand = {4, 6}}, 5},
+    {"a chain", {.n_servers = 3, .n_sets = 3, .set = {1, 3, 6}, .demand = {6, 3, 3}}, 6},
+    {"a chain that evens out",
+     {.n_servers = 3, .n_sets = 3, .set = {1, 3, 6}, .demand = {6, 6, 6}},
+     6},
+    {"rates",
+     {.n_servers = 2, .n_sets = 1, .set = {3}, .demand = {8}, .has_rates = true, .rate = {3, 1}},
+     2},
+    {"a slow owner",
+     {.n_servers = 2,
+      .n_sets    = 2,
+      .set       = {2, 3},
+      .demand    = {4, 4},
+      .has_rates = true,
+      .rate      = {4, 1}},
+     4},
+    {"two halves", {.n_servers = 4, .n_sets = 3, .set = {3, 12, 15}, .demand = {10, 2, 2}}, 5},
+    {"a ring", {.n_servers = 3, .n_sets = 3, .set = {3, 6, 5}, .demand = {1, 2, 3}}, 2},
+    {"the long way round",
+     {.n_servers = 5, .n_sets = 5, .set = {1, 3, 6, 12, 24}, .demand = {10, 9, 8, 7, 1}},
+     10},
+};
+
 static void test_table(void **state)
 {
     (void)state;
-    static const struct {
-        const char *name;
-        problem     problem;
-        double      level;
-    } rows[] = {
-        {"one server", {.n_servers = 1, .n_sets = 1, .set = {1}, .demand = {5}}, 5},
-        {"two alike", {.n_servers = 2, .n_sets = 1, .set = {3}, .demand = {5}}, 2.5},
-        {"no sets", {.n_servers = 3, .n_sets = 0}, 0},
-        {"no demand", {.n_servers = 2, .n_sets = 2, .set = {1, 3}, .demand = {0, 0}}, 0},
-        {"own work first", {.n_servers = 2, .n_sets = 2, .set = {1, 3}, .demand = {4, 2}}, 4},
-        {"own work, then even", {.n_servers = 2, .n_sets = 2, .set = {1, 3}, .demand = {4, 6}}, 5},
-        {"a chain", {.n_servers = 3, .n_sets = 3, .set = {1, 3, 6}, .demand = {6, 3, 3}}, 6},
-        {"a chain that evens out",
-         {.n_servers = 3, .n_sets = 3, .set = {1, 3, 6}, .demand = {6, 6, 6}}, 6},
-        {"rates", {.n_servers = 2, .n_sets = 1, .set = {3}, .demand = {8}, .has_rates = true,
-                   .rate = {3, 1}}, 2},
-        {"a slow owner", {.n_servers = 2, .n_sets = 2, .set = {2, 3}, .demand = {4, 4},
-                          .has_rates = true, .rate = {4, 1}}, 4},
-        {"two halves", {.n_servers = 4, .n_sets = 3, .set = {3, 12, 15}, .demand = {10, 2, 2}}, 5},
-        {"a ring", {.n_servers = 3, .n_sets = 3, .set = {3, 6, 5}, .demand = {1, 2, 3}}, 2},
-        {"the long way round",
-         {.n_servers = 5, .n_sets = 5, .set = {1, 3, 6, 12, 24}, .demand = {10, 9, 8, 7, 1}}, 10},
-    };
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        problem p = rows[i].problem;
-        check_problem(&p, rows[i].name);
-        check_row(rows[i].name, fabs(best_level(&p) - rows[i].level) <= NOISE * rows[i].level);
+    for (size_t i = 0; i < COUNT_OF(balance_rows); i++) {
+        problem p = balance_rows[i].problem;
+        check_problem(&p, balance_rows[i].name);
+        check_row(balance_rows[i].name,
+                  fabs(best_level(&p) - balance_rows[i].level) <= NOISE * balance_rows[i].level);
     }
 }
 

@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The digest is of what each rank holds and of how replicas are chosen, never of how that was written down.
- * Ranks that agree on it must agree on every move: so wherever two specs have one digest, their whole
- * printed plans are compared too.
+ * The digest is of what each rank holds and of how replicas are chosen, never of how that was
+ * written down. Ranks that agree on it must agree on every move: so wherever two specs have one
+ * digest, their whole printed plans are compared too.
  */
 #include "support/check.h"
 #include "support/spec.h"
@@ -13,8 +13,8 @@
     "{'name':'a','shape':[8,3],'dtype':'u8'},{'name':'b','shape':[6],'dtype':'f32'},"              \
     "{'name':'l.0.w','shape':[8,2],'dtype':'u8'},{'name':'l.1.w','shape':[8,2],'dtype':'u8'}"
 #define SPEC(tensors, source, destination)                                                         \
-    "{'format':'ferry.spec/1','tensors':[" tensors "],'source':{" source "},'destination':{"       \
-    destination "}}"
+    "{'format':'ferry.spec/1','tensors':[" tensors "],'source':{" source                           \
+    "},'destination':{" destination "}}"
 #define CUT(axis) "'rules':[{'match':'b'},{'match':'*','shard':[{'dim':0,'axis':" axis "}]}]"
 #define TP4 "'mesh':[['tp',4]]," CUT("'tp'")
 #define TP2 "'mesh':[['dp',3],['tp',2]],'first_rank':2," CUT("'tp'")
@@ -41,30 +41,38 @@ static const row same[] = {
           "'mesh':[['tp',4]],'rules':[{'match':'l.*','shard':[{'dim':0,'axis':'tp'}]},"
           "{'match':'a','shard':[{'dim':0,'axis':'tp'}]},{'match':'nobody'},{'match':'?'}]",
           TP2)},
-    {"an even cut as a stride", SPEC(TENSORS, "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':"
-                                              "'*','shard':[{'dim':0,'axis':'tp','stride':1}]}]",
+    {"an even cut as a stride", SPEC(TENSORS,
+                                     "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':"
+                                     "'*','shard':[{'dim':0,'axis':'tp','stride':1}]}]",
                                      TP2)},
-    {"an even cut as a cycle", SPEC(TENSORS, "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':"
-                                             "'*','shard':[{'dim':0,'axis':'tp','cycle':2}]}]",
+    {"an even cut as a cycle", SPEC(TENSORS,
+                                    "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':"
+                                    "'*','shard':[{'dim':0,'axis':'tp','cycle':2}]}]",
                                     TP2)},
-    {"an even cut as sizes", SPEC(TENSORS, "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':"
-                                           "'*','shard':[{'dim':0,'axis':'tp','sizes':[2,2,2,2]}]}]",
+    {"an even cut as sizes", SPEC(TENSORS,
+                                  "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':"
+                                  "'*','shard':[{'dim':0,'axis':'tp','sizes':[2,2,2,2]}]}]",
                                   TP2)},
-    {"an even cut as a block", SPEC(TENSORS, "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':"
-                                             "'*','shard':[{'dim':0,'axis':'tp','blocks':[8]}]}]",
+    {"an even cut as a block", SPEC(TENSORS,
+                                    "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':"
+                                    "'*','shard':[{'dim':0,'axis':'tp','blocks':[8]}]}]",
                                     TP2)},
-    {"an even cut in units", SPEC(TENSORS, "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':"
-                                           "'*','shard':[{'dim':0,'axis':'tp','unit':2}]}]",
+    {"an even cut in units", SPEC(TENSORS,
+                                  "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':"
+                                  "'*','shard':[{'dim':0,'axis':'tp','unit':2}]}]",
                                   TP2)},
-    {"an even cut, nested", SPEC(TENSORS, "'mesh':[['s',2],['f',2]],'rules':[{'match':'b'},{'match':"
-                                          "'*','shard':[{'dim':0,'axis':['s','f'],'nested':true}]}]",
+    {"an even cut, nested", SPEC(TENSORS,
+                                 "'mesh':[['s',2],['f',2]],'rules':[{'match':'b'},{'match':"
+                                 "'*','shard':[{'dim':0,'axis':['s','f'],'nested':true}]}]",
                                  TP2)},
-    {"replicas as parts", SPEC(TENSORS, TP4, "'mesh':[['tp',2],['dp',3]],'ranks':[2,4,6,3,5,7],"
-                                             "'rules':[{'match':'b'},{'match':'*','shard':["
-                                             "{'dim':0,'axis':['tp','dp'],'parts':2}]}]")},
-    {"replicas as blocks", SPEC(TENSORS, TP4, "'mesh':[['tp',2],['dp',3]],'ranks':[2,4,6,3,5,7],"
-                                              "'rules':[{'match':'b'},{'match':'*','shard':["
-                                              "{'dim':0,'axis':['tp','dp'],'blocks':[[8,2]]}]}]")},
+    {"replicas as parts", SPEC(TENSORS, TP4,
+                               "'mesh':[['tp',2],['dp',3]],'ranks':[2,4,6,3,5,7],"
+                               "'rules':[{'match':'b'},{'match':'*','shard':["
+                               "{'dim':0,'axis':['tp','dp'],'parts':2}]}]")},
+    {"replicas as blocks", SPEC(TENSORS, TP4,
+                                "'mesh':[['tp',2],['dp',3]],'ranks':[2,4,6,3,5,7],"
+                                "'rules':[{'match':'b'},{'match':'*','shard':["
+                                "{'dim':0,'axis':['tp','dp'],'blocks':[[8,2]]}]}]")},
     {"repeated tensors",
      SPEC("{'name':'a','shape':[8,3],'dtype':'u8'},{'name':'b','shape':[6],'dtype':'f32'},"
           "{'name':'l.{0}.w','count':[2],'shape':[8,2],'dtype':'u8'}",
@@ -76,33 +84,42 @@ static const row other[] = {
     {"another name", SPEC("{'name':'c','shape':[8,3],'dtype':'u8'},{'name':'b','shape':[6],'dtype':"
                           "'f32'},{'name':'l.{0}.w','count':[2],'shape':[8,2],'dtype':'u8'}",
                           TP4, TP2)},
-    {"another dtype of the size", SPEC("{'name':'a','shape':[8,3],'dtype':'i8'},{'name':'b','shape':"
-                                       "[6],'dtype':'f32'},{'name':'l.{0}.w','count':[2],'shape':"
-                                       "[8,2],'dtype':'u8'}",
-                                       TP4, TP2)},
-    {"another shape", SPEC("{'name':'a','shape':[8,4],'dtype':'u8'},{'name':'b','shape':[6],'dtype':"
-                           "'f32'},{'name':'l.{0}.w','count':[2],'shape':[8,2],'dtype':'u8'}",
-                           TP4, TP2)},
-    {"another order", SPEC("{'name':'b','shape':[6],'dtype':'f32'},{'name':'a','shape':[8,3],'dtype'"
-                           ":'u8'},{'name':'l.{0}.w','count':[2],'shape':[8,2],'dtype':'u8'}",
-                           TP4, TP2)},
-    {"a tensor less", SPEC("{'name':'a','shape':[8,3],'dtype':'u8'},{'name':'b','shape':[6],'dtype':"
-                           "'f32'},{'name':'l.0.w','shape':[8,2],'dtype':'u8'}",
-                           TP4, TP2)},
-    {"a tied tensor", SPEC(TENSORS ",{'name':'t','shape':[6],'dtype':'f32','source':'b'}", TP4, TP2)},
-    {"another cut", SPEC(TENSORS, "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':'*','shard':"
-                                  "[{'dim':0,'axis':'tp','cycle':1}]}]",
+    {"another dtype of the size",
+     SPEC("{'name':'a','shape':[8,3],'dtype':'i8'},{'name':'b','shape':"
+          "[6],'dtype':'f32'},{'name':'l.{0}.w','count':[2],'shape':"
+          "[8,2],'dtype':'u8'}",
+          TP4, TP2)},
+    {"another shape",
+     SPEC("{'name':'a','shape':[8,4],'dtype':'u8'},{'name':'b','shape':[6],'dtype':"
+          "'f32'},{'name':'l.{0}.w','count':[2],'shape':[8,2],'dtype':'u8'}",
+          TP4, TP2)},
+    {"another order",
+     SPEC("{'name':'b','shape':[6],'dtype':'f32'},{'name':'a','shape':[8,3],'dtype'"
+          ":'u8'},{'name':'l.{0}.w','count':[2],'shape':[8,2],'dtype':'u8'}",
+          TP4, TP2)},
+    {"a tensor less",
+     SPEC("{'name':'a','shape':[8,3],'dtype':'u8'},{'name':'b','shape':[6],'dtype':"
+          "'f32'},{'name':'l.0.w','shape':[8,2],'dtype':'u8'}",
+          TP4, TP2)},
+    {"a tied tensor",
+     SPEC(TENSORS ",{'name':'t','shape':[6],'dtype':'f32','source':'b'}", TP4, TP2)},
+    {"another cut", SPEC(TENSORS,
+                         "'mesh':[['tp',4]],'rules':[{'match':'b'},{'match':'*','shard':"
+                         "[{'dim':0,'axis':'tp','cycle':1}]}]",
                          TP2)},
-    {"ranks that swap shards", SPEC(TENSORS, "'mesh':[['tp',4]],'ranks':[1,0,2,3]," CUT("'tp'"), TP2)},
+    {"ranks that swap shards",
+     SPEC(TENSORS, "'mesh':[['tp',4]],'ranks':[1,0,2,3]," CUT("'tp'"), TP2)},
     {"other ranks", SPEC(TENSORS, TP4, "'mesh':[['dp',3],['tp',2]],'first_rank':1," CUT("'tp'"))},
-    {"fewer replicas", SPEC(TENSORS, TP4, "'mesh':[['dp',2],['tp',2]],'first_rank':2," CUT("'tp'"))},
+    {"fewer replicas",
+     SPEC(TENSORS, TP4, "'mesh':[['dp',2],['tp',2]],'first_rank':2," CUT("'tp'"))},
     {"a tensor that is not wanted",
-     SPEC(TENSORS, TP4, "'mesh':[['dp',3],['tp',2]],'first_rank':2,'rules':[{'match':'b','skip':true},"
-                        "{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]")},
+     SPEC(TENSORS, TP4,
+          "'mesh':[['dp',3],['tp',2]],'first_rank':2,'rules':[{'match':'b','skip':true},"
+          "{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]")},
 };
 
 typedef struct plan_text {
-    char digest[33];
+    char        digest[33];
     text_buffer printed;
 } plan_text;
 
@@ -158,10 +175,11 @@ static void test_same(void **state)
 static void test_cut_in_one_part(void **state)
 {
     (void)state;
-    static const char one[] = SPEC(TENSORS,
-                                   "'mesh':[['tp',4]],'rules':[{'match':'b','shard':[{'dim':0,'axis':"
-                                   "'tp','parts':1}]},{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]",
-                                   TP2);
+    static const char one[] =
+        SPEC(TENSORS,
+             "'mesh':[['tp',4]],'rules':[{'match':'b','shard':[{'dim':0,'axis':"
+             "'tp','parts':1}]},{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]",
+             TP2);
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
     check_same("a cut in one part", base, one, &options);
     options.replica = FERRY_REPLICA_SEED;
@@ -235,24 +253,24 @@ static void test_options(void **state)
 static void test_order_of_tensors(void **state)
 {
     (void)state;
-    static const char ab[] =
-        SPEC("{'name':'a','shape':[4],'dtype':'u8'},{'name':'b','shape':[4],'dtype':'u8'},"
-             "{'name':'c','shape':[4],'dtype':'u8'}",
-             "'mesh':[['x',1]],'rules':[{'match':'*'}]",
-             "'mesh':[['x',2]],'first_rank':1,'rules':[{'match':'a','on':{'x':0}},{'match':'b','on':"
-             "{'x':1}},{'match':'c','on':{'x':1}}]");
-    static const char ba[] =
-        SPEC("{'name':'b','shape':[4],'dtype':'u8'},{'name':'a','shape':[4],'dtype':'u8'},"
-             "{'name':'c','shape':[4],'dtype':'u8'}",
-             "'mesh':[['x',1]],'rules':[{'match':'*'}]",
-             "'mesh':[['x',2]],'first_rank':1,'rules':[{'match':'a','on':{'x':0}},{'match':'b','on':"
-             "{'x':1}},{'match':'c','on':{'x':1}}]");
-    static const char cb[] =
-        SPEC("{'name':'a','shape':[4],'dtype':'u8'},{'name':'c','shape':[4],'dtype':'u8'},"
-             "{'name':'b','shape':[4],'dtype':'u8'}",
-             "'mesh':[['x',1]],'rules':[{'match':'*'}]",
-             "'mesh':[['x',2]],'first_rank':1,'rules':[{'match':'a','on':{'x':0}},{'match':'b','on':"
-             "{'x':1}},{'match':'c','on':{'x':1}}]");
+    static const char ab[] = SPEC(
+        "{'name':'a','shape':[4],'dtype':'u8'},{'name':'b','shape':[4],'dtype':'u8'},"
+        "{'name':'c','shape':[4],'dtype':'u8'}",
+        "'mesh':[['x',1]],'rules':[{'match':'*'}]",
+        "'mesh':[['x',2]],'first_rank':1,'rules':[{'match':'a','on':{'x':0}},{'match':'b','on':"
+        "{'x':1}},{'match':'c','on':{'x':1}}]");
+    static const char ba[] = SPEC(
+        "{'name':'b','shape':[4],'dtype':'u8'},{'name':'a','shape':[4],'dtype':'u8'},"
+        "{'name':'c','shape':[4],'dtype':'u8'}",
+        "'mesh':[['x',1]],'rules':[{'match':'*'}]",
+        "'mesh':[['x',2]],'first_rank':1,'rules':[{'match':'a','on':{'x':0}},{'match':'b','on':"
+        "{'x':1}},{'match':'c','on':{'x':1}}]");
+    static const char cb[] = SPEC(
+        "{'name':'a','shape':[4],'dtype':'u8'},{'name':'c','shape':[4],'dtype':'u8'},"
+        "{'name':'b','shape':[4],'dtype':'u8'}",
+        "'mesh':[['x',1]],'rules':[{'match':'*'}]",
+        "'mesh':[['x',2]],'first_rank':1,'rules':[{'match':'a','on':{'x':0}},{'match':'b','on':"
+        "{'x':1}},{'match':'c','on':{'x':1}}]");
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
     check_same("ranks apart", ab, ba, &options);
     check_other("one rank", ab, cb, &options);
@@ -261,11 +279,11 @@ static void test_order_of_tensors(void **state)
 static void test_ways_to_place(void **state)
 {
     (void)state;
-    static const char stages[] =
-        SPEC("{'name':'l.{0}.w','count':[4],'shape':[4],'dtype':'u8'}",
-             "'mesh':[['pp',2],['tp',2]],'stages':[{'match':'l.{}.*','count':4,'axis':'pp'}],'rules':"
-             "[{'match':'*'}]",
-             "'mesh':[['x',2]],'first_rank':4,'rules':[{'match':'*'}]");
+    static const char stages[] = SPEC(
+        "{'name':'l.{0}.w','count':[4],'shape':[4],'dtype':'u8'}",
+        "'mesh':[['pp',2],['tp',2]],'stages':[{'match':'l.{}.*','count':4,'axis':'pp'}],'rules':"
+        "[{'match':'*'}]",
+        "'mesh':[['x',2]],'first_rank':4,'rules':[{'match':'*'}]");
     static const char sizes[] =
         SPEC("{'name':'l.{0}.w','count':[4],'shape':[4],'dtype':'u8'}",
              "'mesh':[['pp',2],['tp',2]],'stages':[{'match':'l.{}.*','sizes':[2,2],'axis':'pp'}],"
@@ -288,14 +306,14 @@ static void test_tied_as_a_box(void **state)
     (void)state;
     static const char tied[] =
         SPEC(TENSORS ",{'name':'t','shape':[8,3],'dtype':'u8','source':'a'}", TP4, TP2);
-    static const char box[] =
-        SPEC(TENSORS ",{'name':'t','shape':[8,3],'dtype':'u8','source':[{'tensor':'a','begin':[0,0],"
-                     "'shape':[8,3],'at':[0,0]}]}",
-             TP4, TP2);
-    static const char other_box[] =
-        SPEC(TENSORS ",{'name':'t','shape':[8,3],'dtype':'u8','source':[{'tensor':'a','begin':[4,0],"
-                     "'shape':[4,3],'at':[0,0]},{'tensor':'a','begin':[0,0],'shape':[4,3],'at':[4,0]}]}",
-             TP4, TP2);
+    static const char box[] = SPEC(
+        TENSORS ",{'name':'t','shape':[8,3],'dtype':'u8','source':[{'tensor':'a','begin':[0,0],"
+                "'shape':[8,3],'at':[0,0]}]}",
+        TP4, TP2);
+    static const char other_box[] = SPEC(
+        TENSORS ",{'name':'t','shape':[8,3],'dtype':'u8','source':[{'tensor':'a','begin':[4,0],"
+                "'shape':[4,3],'at':[0,0]},{'tensor':'a','begin':[0,0],'shape':[4,3],'at':[4,0]}]}",
+        TP4, TP2);
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
     check_same("tied", tied, box, &options);
     check_other("halves swapped", tied, other_box, &options);
@@ -304,14 +322,10 @@ static void test_tied_as_a_box(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same),
-        cmocka_unit_test(test_cut_in_one_part),
-        cmocka_unit_test(test_other),
-        cmocka_unit_test(test_order_of_replicas),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_order_of_tensors),
-        cmocka_unit_test(test_ways_to_place),
-        cmocka_unit_test(test_tied_as_a_box),
+        cmocka_unit_test(test_same),          cmocka_unit_test(test_cut_in_one_part),
+        cmocka_unit_test(test_other),         cmocka_unit_test(test_order_of_replicas),
+        cmocka_unit_test(test_options),       cmocka_unit_test(test_order_of_tensors),
+        cmocka_unit_test(test_ways_to_place), cmocka_unit_test(test_tied_as_a_box),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

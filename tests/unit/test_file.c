@@ -29,8 +29,8 @@ static const char *path_of(const char *name)
 
 static size_t count_entries(void)
 {
-    size_t         n    = 0;
-    DIR           *dir  = opendir(folder);
+    size_t         n   = 0;
+    DIR           *dir = opendir(folder);
     struct dirent *item;
     while ((item = readdir(dir)) != NULL) {
         n += item->d_name[0] != '.';

@@ -12,29 +12,49 @@ static bool matches(const char *pattern, const char *text)
     return fy_glob_match(pattern, strlen(pattern), text, strlen(text));
 }
 
+static const struct {
+    const char *pattern;
+    const char *text;
+    bool        fits;
+} match_rows[] = {
+    {"", "", true},
+    {"", "a", false},
+    {"*", "", true},
+    {"**", "", true},
+    {"?", "", false},
+    {"?", "a", true},
+    {"?", "ab", false},
+    {"*", "anything.at-all", true},
+    {"a*b", "ab", true},
+    {"a*b", "a.b", true},
+    {"a*b", "a.bc", false},
+    {"*a*a*", "a", false},
+    {"*a*a*", "aa", true},
+    {"a?c", "abc", true},
+    {"a?c", "ac", false},
+    {"[a]", "a", false},
+    {"[a]", "[a]", true},
+    {"a.b", "axb", false},
+    {"\\*", "*", false},
+    {"\\*", "\\anything", true},
+    {"*.weight", "layers.0.weight", true},
+    {"*.weight", "weight", false},
+    {"*.weight", "layers.0.weights", false},
+    {"*?", "", false},
+    {"?*", "x", true},
+    {"*ab", "aab", true},
+    {"a*", "ba", false},
+    {"*aab*", "aaab", true},
+    {"*?*?*", "x", false},
+    {"layers.*.w", "layers..w", true},
+};
+
 static void test_table(void **state)
 {
     (void)state;
-    static const struct {
-        const char *pattern;
-        const char *text;
-        bool        fits;
-    } rows[] = {
-        {"", "", true},           {"", "a", false},          {"*", "", true},
-        {"**", "", true},         {"?", "", false},          {"?", "a", true},
-        {"?", "ab", false},       {"*", "anything.at-all", true},
-        {"a*b", "ab", true},      {"a*b", "a.b", true},      {"a*b", "a.bc", false},
-        {"*a*a*", "a", false},    {"*a*a*", "aa", true},     {"a?c", "abc", true},
-        {"a?c", "ac", false},     {"[a]", "a", false},       {"[a]", "[a]", true},
-        {"a.b", "axb", false},    {"\\*", "*", false},       {"\\*", "\\anything", true},
-        {"*.weight", "layers.0.weight", true},  {"*.weight", "weight", false},
-        {"*.weight", "layers.0.weights", false}, {"*?", "", false},
-        {"?*", "x", true},        {"*ab", "aab", true},      {"a*", "ba", false},
-        {"*aab*", "aaab", true},  {"*?*?*", "x", false},     {"layers.*.w", "layers..w", true},
-    };
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        check_at(matches(rows[i].pattern, rows[i].text) == rows[i].fits, "row %zu: \"%s\" on \"%s\"",
-                 i, rows[i].pattern, rows[i].text);
+    for (size_t i = 0; i < COUNT_OF(match_rows); i++) {
+        check_at(matches(match_rows[i].pattern, match_rows[i].text) == match_rows[i].fits,
+                 "row %zu: \"%s\" on \"%s\"", i, match_rows[i].pattern, match_rows[i].text);
     }
 }
 
@@ -74,7 +94,7 @@ static void random_text(uint64_t *seed, const char *alphabet, size_t most, char 
 static void test_random_patterns(void **state)
 {
     (void)state;
-    uint64_t seed = 1;
+    uint64_t seed   = 1;
     size_t   n_fits = 0;
     for (int i = 0; i < 400000; i++) {
         uint64_t again = seed;
@@ -89,7 +109,8 @@ static void test_random_patterns(void **state)
     assert_in_range(n_fits, 20000, 380000);
 }
 
-/* Time must not grow with the number of ways to place the stars: a naive matcher would take years. */
+/* Time must not grow with the number of ways to place the stars: a naive matcher would take years.
+ */
 static void test_backtracking(void **state)
 {
     (void)state;
@@ -104,48 +125,50 @@ static void test_backtracking(void **state)
     assert_true(fy_glob_match(pattern, sizeof pattern, text, sizeof text - 1));
 }
 
+static const struct {
+    const char *pattern;
+    const char *text;
+    bool        fits;
+    uint64_t    number;
+} number_rows[] = {
+    {"{}", "0", true, 0},
+    {"{}", "", false, 0},
+    {"{}", "17", true, 17},
+    {"{}", "017", false, 0},
+    {"{}", "00", false, 0},
+    {"{}", "-1", false, 0},
+    {"{}", "+1", false, 0},
+    {"{}", "1x", false, 0},
+    {"a{}", "a10", true, 10},
+    {"a{}", "a01", false, 0},
+    {"*{}", "a01", true, 1},
+    {"layers.{}.*", "layers.31.mlp", true, 31},
+    {"layers.{}.*", "layers.x.mlp", false, 0},
+    {"layers.{}.*", "layers..mlp", false, 0},
+    {"*.{}.*", "a.1.b.2.c", true, 1},
+    {"*{}*", "a12b3", true, 12},
+    {"*{}", "a12b3", true, 3},
+    {"*{}2", "122", true, 12},
+    {"{}*", "123", true, 123},
+    {"{}?", "123", true, 12},
+    {"?{}", "123", true, 23},
+    {"{}0*", "1000", true, 100},
+    {"{}", "18446744073709551615", true, UINT64_MAX},
+    {"{}", "18446744073709551614", true, UINT64_MAX - 1},
+    {"{}", "18446744073709551616", true, UINT64_MAX},
+    {"{}", "99999999999999999999999999999999", true, UINT64_MAX},
+};
+
 static void test_number_table(void **state)
 {
     (void)state;
-    static const struct {
-        const char *pattern;
-        const char *text;
-        bool        fits;
-        uint64_t    number;
-    } rows[] = {
-        {"{}", "0", true, 0},
-        {"{}", "", false, 0},
-        {"{}", "17", true, 17},
-        {"{}", "017", false, 0},
-        {"{}", "00", false, 0},
-        {"{}", "-1", false, 0},
-        {"{}", "+1", false, 0},
-        {"{}", "1x", false, 0},
-        {"a{}", "a10", true, 10},
-        {"a{}", "a01", false, 0},
-        {"*{}", "a01", true, 1},
-        {"layers.{}.*", "layers.31.mlp", true, 31},
-        {"layers.{}.*", "layers.x.mlp", false, 0},
-        {"layers.{}.*", "layers..mlp", false, 0},
-        {"*.{}.*", "a.1.b.2.c", true, 1},
-        {"*{}*", "a12b3", true, 12},
-        {"*{}", "a12b3", true, 3},
-        {"*{}2", "122", true, 12},
-        {"{}*", "123", true, 123},
-        {"{}?", "123", true, 12},
-        {"?{}", "123", true, 23},
-        {"{}0*", "1000", true, 100},
-        {"{}", "18446744073709551615", true, UINT64_MAX},
-        {"{}", "18446744073709551614", true, UINT64_MAX - 1},
-        {"{}", "18446744073709551616", true, UINT64_MAX},
-        {"{}", "99999999999999999999999999999999", true, UINT64_MAX},
-    };
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+    for (size_t i = 0; i < COUNT_OF(number_rows); i++) {
         uint64_t number = 4711;
-        bool fits = fy_glob_match_number(rows[i].pattern, rows[i].text, strlen(rows[i].text), &number);
-        check_at(fits == rows[i].fits && number == (fits ? rows[i].number : 4711),
-                 "row %zu: \"%s\" on \"%s\" gives %llu", i, rows[i].pattern, rows[i].text,
-                 (unsigned long long)number);
+        bool     fits   = fy_glob_match_number(number_rows[i].pattern, number_rows[i].text,
+                                               strlen(number_rows[i].text), &number);
+        check_at(fits == number_rows[i].fits && number == (fits ? number_rows[i].number : 4711),
+                 "row %zu: \"%s\" on \"%s\" gives %llu", i, number_rows[i].pattern,
+                 number_rows[i].text, (unsigned long long)number);
     }
 }
 
@@ -173,10 +196,10 @@ static bool naive_number(const char *pattern, const char *text, uint64_t *number
 static void test_random_numbers(void **state)
 {
     (void)state;
-    uint64_t seed = 2;
+    uint64_t seed   = 2;
     size_t   n_fits = 0;
     for (int i = 0; i < 300000; i++) {
-        uint64_t again = seed;
+        uint64_t again  = seed;
         uint64_t number = 0, expected_number = 0;
         char     left[8], right[8], pattern[32], text[16];
         random_text(&seed, "a1*?", 4, left);
@@ -198,8 +221,8 @@ static void test_count_numbers(void **state)
     static const struct {
         const char *pattern;
         size_t      count;
-    } rows[] = {{"", 0}, {"a", 0}, {"{}", 1}, {"{0}", 0}, {"{}{}", 2}, {"{{}}", 1}, {"}{", 0},
-                {"a.{}.b.{}.c.{}", 3}};
+    } rows[] = {{"", 0},     {"a", 0},    {"{}", 1}, {"{0}", 0},
+                {"{}{}", 2}, {"{{}}", 1}, {"}{", 0}, {"a.{}.b.{}.c.{}", 3}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         check_row(rows[i].pattern, fy_glob_count_numbers(rows[i].pattern) == rows[i].count);
     }

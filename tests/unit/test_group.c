@@ -53,7 +53,12 @@ static void test_ranges(void **state)
     static const struct {
         uint32_t first, stride;
         size_t   n_ranks;
-    } rows[] = {{0, 1, 4}, {5, 3, 4}, {5, 0, 1}, {9, 7, 1}, {3, 2, 0}, {FERRY_MAX_RANKS - 1, 1, 1},
+    } rows[] = {{0, 1, 4},
+                {5, 3, 4},
+                {5, 0, 1},
+                {9, 7, 1},
+                {3, 2, 0},
+                {FERRY_MAX_RANKS - 1, 1, 1},
                 {0, FERRY_MAX_RANKS - 1, 2}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         uint32_t ranks[4];
@@ -81,8 +86,8 @@ static void test_members(void **state)
             size_t       index  = 4711;
             bool         member = rank >= 5 && rank <= 14 && (rank - 5) % 3 == 0;
             ferry_status status = ferry_rank_in_group(rank, groups[g], &index, &error);
-            check_at(status == (member ? FERRY_OK : FERRY_ERR_INVALID_INPUT), "group %zu rank %u", g,
-                     rank);
+            check_at(status == (member ? FERRY_OK : FERRY_ERR_INVALID_INPUT), "group %zu rank %u",
+                     g, rank);
             check_at(index == (member ? (rank - 5) / 3 : 4711), "group %zu rank %u", g, rank);
         }
         ferry_error error;
@@ -157,8 +162,8 @@ static void test_order(void **state)
             int expected = (a > b) - (a < b);
             check_at(fy_group_compare(groups[a], groups[b]) == expected, "%zu, %zu", a, b);
             check_at(fy_group_equal(groups[a], groups[b]) == (a == b), "%zu, %zu", a, b);
-            check_at((fy_group_hash(groups[a]) == fy_group_hash(groups[b])) == (a == b), "%zu, %zu", a,
-                     b);
+            check_at((fy_group_hash(groups[a]) == fy_group_hash(groups[b])) == (a == b), "%zu, %zu",
+                     a, b);
         }
     }
     for (size_t i = 0; i < COUNT_OF(groups); i++) {
@@ -217,10 +222,14 @@ static void test_references(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_list),    cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_members), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_empty_is_not_none), cmocka_unit_test(test_order),
-        cmocka_unit_test(test_format),  cmocka_unit_test(test_references),
+        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_members),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_empty_is_not_none),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_format),
+        cmocka_unit_test(test_references),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Digests must agree between machines, so every copy of the hash has to give what xxhash itself gives.
- * Here its headers are compiled once more, with this file's plain flags, as the reference.
+ * Digests must agree between machines, so every copy of the hash has to give what xxhash itself
+ * gives. Here its headers are compiled once more, with this file's plain flags, as the reference.
  */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -38,8 +38,8 @@ static void check_range(const struct variant *v, const unsigned char *bytes, siz
 {
     XXH128_hash_t expected = XXH3_128bits(bytes, n_bytes);
     fy_hash128    hash     = v->hash128(bytes, n_bytes);
-    check_at(hash.low == expected.low64 && hash.high == expected.high64, "%s: 128 bits of %zu bytes",
-             v->name, n_bytes);
+    check_at(hash.low == expected.low64 && hash.high == expected.high64,
+             "%s: 128 bits of %zu bytes", v->name, n_bytes);
     check_at(v->hash64(bytes, n_bytes) == XXH3_64bits(bytes, n_bytes), "%s: 64 bits of %zu bytes",
              v->name, n_bytes);
 }
@@ -53,7 +53,8 @@ static unsigned char *random_bytes(size_t n_bytes, uint64_t seed)
     return bytes;
 }
 
-/* Exactly as many bytes as are hashed lie behind the pointer, so that a sanitizer sees one too far. */
+/* Exactly as many bytes as are hashed lie behind the pointer, so that a sanitizer sees one too far.
+ */
 static void test_all_lengths(void **state)
 {
     (void)state;
@@ -72,9 +73,9 @@ static void test_offsets_and_long_inputs(void **state)
 {
     (void)state;
     enum { MOST = 300000 };
-    static const size_t lengths[] = {1,   3,   8,    16,   17,   128,  129,   240,  241,
+    static const size_t lengths[] = {1,   3,   8,    16,   17,   128,  129,   240,   241,
                                      256, 511, 1024, 1025, 4096, 5000, 65536, 262144};
-    unsigned char *bytes = random_bytes(MOST, 99);
+    unsigned char      *bytes     = random_bytes(MOST, 99);
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         for (size_t offset = 0; offset < 65; offset++) {
             for (size_t v = 0; v < COUNT_OF(variants); v++) {
@@ -113,11 +114,11 @@ static void test_addition(void **state)
     assert_true(sum.low == 0 && sum.high == 1);
     uint64_t seed = 5;
     for (int i = 0; i < 1000; i++) {
-        fy_hash128 x = {random_u64(&seed), random_u64(&seed)};
-        fy_hash128 y = {random_u64(&seed), random_u64(&seed)};
-        fy_hash128 xy = fy_hash128_add(x, y), yx = fy_hash128_add(y, x);
-        __extension__ unsigned __int128 wide = ((unsigned __int128)x.high << 64 | x.low) +
-                                               ((unsigned __int128)y.high << 64 | y.low);
+        fy_hash128                      x  = {random_u64(&seed), random_u64(&seed)};
+        fy_hash128                      y  = {random_u64(&seed), random_u64(&seed)};
+        fy_hash128                      xy = fy_hash128_add(x, y), yx = fy_hash128_add(y, x);
+        __extension__ unsigned __int128 wide =
+            ((unsigned __int128)x.high << 64 | x.low) + ((unsigned __int128)y.high << 64 | y.low);
         check_at(xy.low == (uint64_t)wide && xy.high == (uint64_t)(wide >> 64), "pair %d", i);
         check_at(xy.low == yx.low && xy.high == yx.high, "pair %d", i);
     }
@@ -127,11 +128,10 @@ static void test_addition(void **state)
 static void test_digest_record(void **state)
 {
     (void)state;
-    static const unsigned char record[] = {0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01,
-                                           2,    0,    0,    0,    0,    0,    0,    0,
-                                           'a',  'b'};
-    fy_digest     d        = {0};
-    XXH128_hash_t expected = XXH3_128bits(record, sizeof record);
+    static const unsigned char record[] = {0x08, 0x07, 0x06, 0x05, 0x04, 0x03, 0x02, 0x01, 2,
+                                           0,    0,    0,    0,    0,    0,    0,    'a',  'b'};
+    fy_digest                  d        = {0};
+    XXH128_hash_t              expected = XXH3_128bits(record, sizeof record);
     for (int pass = 0; pass < 2; pass++) { /* taking starts the record anew */
         fy_digest_u64(&d, 0x0102030405060708u);
         fy_digest_text(&d, "ab");

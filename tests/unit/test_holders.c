@@ -14,7 +14,8 @@ static int compare_ranks(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Against the entries themselves: every cell lists its ranks, ascending, and every rank is found. */
+/* Against the entries themselves: every cell lists its ranks, ascending, and every rank is found.
+ */
 static void check_table(const fy_holders *h, uint32_t n_cells, fy_holder *entries, size_t n,
                         uint64_t seed)
 {
@@ -34,7 +35,8 @@ static void check_table(const fy_holders *h, uint32_t n_cells, fy_holder *entrie
     }
     bool same = true;
     for (uint32_t c = 0; c < n_cells; c++) {
-        check_at(fy_holders_cell_size(h, c) == at[c], "seed %llu cell %u", (unsigned long long)seed, c);
+        check_at(fy_holders_cell_size(h, c) == at[c], "seed %llu cell %u", (unsigned long long)seed,
+                 c);
         same = same && at[c] == at[0];
     }
     check_at(h->n_replicas == (same ? at[0] : 0), "seed %llu", (unsigned long long)seed);
@@ -57,7 +59,8 @@ static size_t random_entries(uint64_t *seed, uint32_t n_cells, fy_holder *entrie
         ranks[j]   = first + i * stride;
     }
     for (uint32_t i = 0; i < n; i++) {
-        entries[i] = (fy_holder){.rank = ranks[i], .cell = even ? i % n_cells : random_below(seed, n_cells)};
+        entries[i] =
+            (fy_holder){.rank = ranks[i], .cell = even ? i % n_cells : random_below(seed, n_cells)};
     }
     return n;
 }
@@ -101,8 +104,8 @@ static uint64_t hash_of(const fy_holder *entries, size_t n)
 static void test_hash(void **state)
 {
     (void)state;
-    static const fy_holder entries[]  = {{0, 0}, {1, 1}, {2, 0}, {3, 1}};
-    static const fy_holder reversed[] = {{3, 1}, {2, 0}, {1, 1}, {0, 0}};
+    static const fy_holder entries[]   = {{0, 0}, {1, 1}, {2, 0}, {3, 1}};
+    static const fy_holder reversed[]  = {{3, 1}, {2, 0}, {1, 1}, {0, 0}};
     static const fy_holder others[][4] = {{{0, 0}, {1, 1}, {2, 1}, {3, 0}},
                                           {{0, 0}, {1, 1}, {2, 0}, {4, 1}},
                                           {{0, 2}, {1, 1}, {2, 0}, {3, 1}},
@@ -119,8 +122,8 @@ static void test_edges(void **state)
     (void)state;
     static const fy_holder twice[]          = {{5, 0}, {6, 1}, {5, 1}};
     static const fy_holder twice_in_order[] = {{5, 0}, {5, 1}, {6, 1}};
-    ferry_error error;
-    fy_holders *h = NULL;
+    ferry_error            error;
+    fy_holders            *h = NULL;
     assert_int_equal(fy_holders_create(2, twice, 3, &h, &error), FERRY_ERR_INVALID_INPUT);
     assert_string_equal(error.message, "rank 5 holds it twice");
     assert_int_equal(fy_holders_create(2, twice_in_order, 3, &h, &error), FERRY_ERR_INVALID_INPUT);

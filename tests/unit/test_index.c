@@ -38,7 +38,7 @@ static void test_collisions(void **state)
     static const struct {
         const char *name;
         uint64_t    n_hashes;
-        uint64_t    step;  /* between hashes */
+        uint64_t    step; /* between hashes */
         uint64_t    first;
     } rows[] = {{"one hash", 1, 1, 5},
                 {"hashes that share all low bits", 7, 1ull << 40, 3},

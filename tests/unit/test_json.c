@@ -52,54 +52,56 @@ static void test_places_are_cut(void **state)
     check_says("deep place", "is wrong", &error);
 }
 
+static const struct {
+    const char *text;
+    const char *says; /* NULL: it is JSON */
+} parse_rows[] = {
+    {"{}", NULL},
+    {" [1, 2.5, \"x\", true, null] \n", NULL},
+    {"{\"a\": 1, \"b\": 1}", NULL},
+    {"", "doc: line"},
+    {"   ", "doc: line"},
+    {"{\"a\": 1, \"a\": 2}", "duplicate"},
+    {"{\"x\": {\"a\": 1, \"a\": 1}}", "duplicate"},
+    {"{} {}", "end of file"},
+    {"{}x", "end of file"},
+    {"[1,]", "doc: line 1"},
+    {"{\"a\":1,}", "doc: line 1"},
+    {"{'a': 1}", "doc: line 1"},
+    {"[1, // no\n2]", "doc: line 1"},
+    {"[NaN]", "doc: line 1"},
+    {"[Infinity]", "doc: line 1"},
+    {"[01]", "doc: line 1"},
+    {"[1.]", "doc: line 1"},
+    {"[.5]", "doc: line 1"},
+    {"[+1]", "doc: line 1"},
+    {"[0x10]", "doc: line 1"},
+    {"[9223372036854775808]", "too big"},
+    {"[1e999]", "overflow"},
+    {"[\"a\tb\"]", "control character"},
+    {"[\"\\u0000\"]", "\\u0000"},
+    {"[\"\\ud800\"]", "doc: line 1"},
+    {"[\"\\x\"]", "doc: line 1"},
+    {"[\"\xff\"]", "decode"},
+    {"[\"\xc0\xaf\"]", "decode"},
+    {"[\"open", "doc: line 1"},
+    {"[\n\n  tru]", "line 3"},
+    {"\xef\xbb\xbf{}", "doc: line 1"},
+};
+
 static void test_parse(void **state)
 {
     (void)state;
-    static const struct {
-        const char *text;
-        const char *says; /* NULL: it is JSON */
-    } rows[] = {
-        {"{}", NULL},
-        {" [1, 2.5, \"x\", true, null] \n", NULL},
-        {"{\"a\": 1, \"b\": 1}", NULL},
-        {"", "doc: line"},
-        {"   ", "doc: line"},
-        {"{\"a\": 1, \"a\": 2}", "duplicate"},
-        {"{\"x\": {\"a\": 1, \"a\": 1}}", "duplicate"},
-        {"{} {}", "end of file"},
-        {"{}x", "end of file"},
-        {"[1,]", "doc: line 1"},
-        {"{\"a\":1,}", "doc: line 1"},
-        {"{'a': 1}", "doc: line 1"},
-        {"[1, // no\n2]", "doc: line 1"},
-        {"[NaN]", "doc: line 1"},
-        {"[Infinity]", "doc: line 1"},
-        {"[01]", "doc: line 1"},
-        {"[1.]", "doc: line 1"},
-        {"[.5]", "doc: line 1"},
-        {"[+1]", "doc: line 1"},
-        {"[0x10]", "doc: line 1"},
-        {"[9223372036854775808]", "too big"},
-        {"[1e999]", "overflow"},
-        {"[\"a\tb\"]", "control character"},
-        {"[\"\\u0000\"]", "\\u0000"},
-        {"[\"\\ud800\"]", "doc: line 1"},
-        {"[\"\\x\"]", "doc: line 1"},
-        {"[\"\xff\"]", "decode"},
-        {"[\"\xc0\xaf\"]", "decode"},
-        {"[\"open", "doc: line 1"},
-        {"[\n\n  tru]", "line 3"},
-        {"\xef\xbb\xbf{}", "doc: line 1"},
-    };
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+    for (size_t i = 0; i < COUNT_OF(parse_rows); i++) {
         json_t      *json = NULL;
         ferry_error  error;
-        ferry_status wanted = rows[i].says == NULL ? FERRY_OK : FERRY_ERR_INVALID_INPUT;
-        ferry_status status = fy_json_parse(rows[i].text, strlen(rows[i].text), "doc", &json, &error);
-        check_status(rows[i].text, wanted, status, &error);
-        check_row(rows[i].text, (json != NULL) == (wanted == FERRY_OK));
-        if (rows[i].says != NULL) {
-            check_says(rows[i].text, rows[i].says, &error);
+        ferry_status wanted = parse_rows[i].says == NULL ? FERRY_OK : FERRY_ERR_INVALID_INPUT;
+        ferry_status status =
+            fy_json_parse(parse_rows[i].text, strlen(parse_rows[i].text), "doc", &json, &error);
+        check_status(parse_rows[i].text, wanted, status, &error);
+        check_row(parse_rows[i].text, (json != NULL) == (wanted == FERRY_OK));
+        if (parse_rows[i].says != NULL) {
+            check_says(parse_rows[i].text, parse_rows[i].says, &error);
         }
         json_decref(json);
     }
@@ -144,7 +146,8 @@ static void test_expect_object(void **state)
         {"{}", NULL},
         {"{\"axis\": 1}", NULL},
         {"{\"dim\": null, \"axis\": 1}", NULL},
-        {"{\"dim\": 1, \"dims\": 1}", "spec: source has the unknown key \"dims\"; known are dim, axis"},
+        {"{\"dim\": 1, \"dims\": 1}",
+         "spec: source has the unknown key \"dims\"; known are dim, axis"},
         {"{\"\": 1}", "unknown key \"\""},
         {"{\"Dim\": 1}", "unknown key \"Dim\""},
         {"[]", "spec: source must be an object, not an array"},
@@ -156,10 +159,11 @@ static void test_expect_object(void **state)
     };
     fy_json_place place = {.parent = &root, .key = "source"};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_error error;
-        json_t     *json   = json_loads(rows[i].text, JSON_DECODE_ANY, NULL);
+        ferry_error  error;
+        json_t      *json   = json_loads(rows[i].text, JSON_DECODE_ANY, NULL);
         ferry_status wanted = rows[i].says == NULL ? FERRY_OK : FERRY_ERR_INVALID_INPUT;
-        check_status(rows[i].text, wanted, fy_json_expect_object(json, &place, keys, &error), &error);
+        check_status(rows[i].text, wanted, fy_json_expect_object(json, &place, keys, &error),
+                     &error);
         if (rows[i].says != NULL) {
             check_says(rows[i].text, rows[i].says, &error);
         }
@@ -201,15 +205,12 @@ static void test_getters(void **state)
         const char *text;
         int         takes[N_GETTERS]; /* in the order of the enum */
     } rows[] = {
-        {"[]", {1, 0, 0, 0, 0, 0}},     {"\"\"", {0, 1, 0, 0, 0, 0}},
-        {"\"5\"", {0, 1, 0, 0, 0, 0}},  {"true", {0, 0, 1, 0, 0, 0}},
-        {"false", {0, 0, 1, 0, 0, 0}},  {"null", {0, 0, 0, 0, 0, 0}},
-        {"{}", {0, 0, 0, 0, 0, 0}},     {"5", {0, 0, 0, 1, 1, 1}},
-        {"1", {0, 0, 0, 1, 1, 1}},      {"0", {0, 0, 0, 1, 0, 0}},
-        {"-5", {0, 0, 0, 1, 0, 0}},     {"-6", {0, 0, 0, 0, 0, 0}},
-        {"6", {0, 0, 0, 0, 0, 1}},      {"5.0", {0, 0, 0, 0, 0, 1}},
-        {"5e0", {0, 0, 0, 0, 0, 1}},    {"0.0", {0, 0, 0, 0, 0, 0}},
-        {"-0.5", {0, 0, 0, 0, 0, 0}},   {"1e-300", {0, 0, 0, 0, 0, 1}},
+        {"[]", {1, 0, 0, 0, 0, 0}},   {"\"\"", {0, 1, 0, 0, 0, 0}},  {"\"5\"", {0, 1, 0, 0, 0, 0}},
+        {"true", {0, 0, 1, 0, 0, 0}}, {"false", {0, 0, 1, 0, 0, 0}}, {"null", {0, 0, 0, 0, 0, 0}},
+        {"{}", {0, 0, 0, 0, 0, 0}},   {"5", {0, 0, 0, 1, 1, 1}},     {"1", {0, 0, 0, 1, 1, 1}},
+        {"0", {0, 0, 0, 1, 0, 0}},    {"-5", {0, 0, 0, 1, 0, 0}},    {"-6", {0, 0, 0, 0, 0, 0}},
+        {"6", {0, 0, 0, 0, 0, 1}},    {"5.0", {0, 0, 0, 0, 0, 1}},   {"5e0", {0, 0, 0, 0, 0, 1}},
+        {"0.0", {0, 0, 0, 0, 0, 0}},  {"-0.5", {0, 0, 0, 0, 0, 0}},  {"1e-300", {0, 0, 0, 0, 0, 1}},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         json_t *json = json_loads(rows[i].text, JSON_DECODE_ANY, NULL);
@@ -236,14 +237,15 @@ static void test_values(void **state)
     int64_t       integer;
     uint64_t      size;
     double        number;
-    json_t *json = json_loads("[\"abc\", true, -9223372036854775808, 9223372036854775807, 0.25]", 0,
-                              NULL);
+    json_t       *json =
+        json_loads("[\"abc\", true, -9223372036854775808, 9223372036854775807, 0.25]", 0, NULL);
     must(fy_json_get_string(json_array_get(json, 0), &root, &text, &error), &error);
     assert_string_equal(text, "abc");
     must(fy_json_get_bool(json_array_get(json, 1), &root, &flag, &error), &error);
     assert_true(flag);
-    must(fy_json_get_integer(json_array_get(json, 2), &root, INT64_MIN, INT64_MAX, &integer, &error),
-         &error);
+    must(
+        fy_json_get_integer(json_array_get(json, 2), &root, INT64_MIN, INT64_MAX, &integer, &error),
+        &error);
     assert_true(integer == INT64_MIN);
     must(fy_json_get_size(json_array_get(json, 3), &root, 0, UINT64_MAX, &size, &error), &error);
     assert_true(size == INT64_MAX);
@@ -261,10 +263,10 @@ static void test_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),        cmocka_unit_test(test_places_are_cut),
-        cmocka_unit_test(test_parse),         cmocka_unit_test(test_parse_takes_a_length),
-        cmocka_unit_test(test_parse_depth),   cmocka_unit_test(test_expect_object),
-        cmocka_unit_test(test_getters),       cmocka_unit_test(test_values),
+        cmocka_unit_test(test_places),      cmocka_unit_test(test_places_are_cut),
+        cmocka_unit_test(test_parse),       cmocka_unit_test(test_parse_takes_a_length),
+        cmocka_unit_test(test_parse_depth), cmocka_unit_test(test_expect_object),
+        cmocka_unit_test(test_getters),     cmocka_unit_test(test_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

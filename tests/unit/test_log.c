@@ -14,7 +14,7 @@ typedef struct sink {
     size_t          n_lines;
     ferry_log_level level;
     char            line[2048];
-    bool            busy;    /* calls do not overlap */
+    bool            busy; /* calls do not overlap */
     bool            overlap;
 } sink;
 
@@ -29,7 +29,8 @@ static void take(void *context, ferry_log_level level, const char *line)
     s->busy = false;
 }
 
-/* Must be the first test: the environment is read at the first line, and only if nobody configured. */
+/* Must be the first test: the environment is read at the first line, and only if nobody configured.
+ */
 static void test_environment(void **state)
 {
     (void)state;
@@ -100,8 +101,8 @@ static void test_long_lines_are_cut(void **state)
 static void test_standard_error(void **state)
 {
     (void)state;
-    int   ends[2], kept = dup(STDERR_FILENO);
-    char  line[100] = "";
+    int  ends[2], kept = dup(STDERR_FILENO);
+    char line[100] = "";
     assert_int_equal(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
     ferry_log_configure(FERRY_LOG_WARN, NULL, NULL);
@@ -150,7 +151,7 @@ static void test_parse(void **state)
     static const struct {
         const char *text;
         int         level; /* -1: none */
-    } rows[] = {{"trace", 0}, {"debug", 1}, {"info", 2}, {"warn", 3}, {"error", 4}, {"off", 5},
+    } rows[] = {{"trace", 0}, {"debug", 1}, {"info", 2}, {"warn", 3},     {"error", 4},  {"off", 5},
                 {"TRACE", 0}, {"Warn", 3},  {"", -1},    {"warning", -1}, {"warn ", -1}, {"0", -1}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_error     error;
@@ -166,8 +167,8 @@ static void test_parse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_environment), cmocka_unit_test(test_levels),
-        cmocka_unit_test(test_rank),        cmocka_unit_test(test_long_lines_are_cut),
+        cmocka_unit_test(test_environment),    cmocka_unit_test(test_levels),
+        cmocka_unit_test(test_rank),           cmocka_unit_test(test_long_lines_are_cut),
         cmocka_unit_test(test_standard_error), cmocka_unit_test(test_threads),
         cmocka_unit_test(test_parse),
     };

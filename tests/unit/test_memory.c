@@ -62,7 +62,8 @@ static void test_sizes_that_overflow(void **state)
 static void test_nothing_is_a_pointer(void **state)
 {
     (void)state;
-    void *blocks[] = {fy_alloc(0, 8), fy_alloc(8, 0), fy_alloc_zeroed(0, 8), fy_realloc(NULL, 0, 8)};
+    void *blocks[] = {fy_alloc(0, 8), fy_alloc(8, 0), fy_alloc_zeroed(0, 8),
+                      fy_realloc(NULL, 0, 8)};
     for (size_t i = 0; i < COUNT_OF(blocks); i++) {
         check_at(blocks[i] != NULL, "block %zu", i);
         fy_free(blocks[i]);
@@ -139,15 +140,14 @@ static void test_arena(void **state)
     fy_arena     arena = {0};
     uint64_t     seed  = 7;
     for (size_t i = 0; i < N; i++) {
-        size_t bytes = i % 100 == 99 ? 100000 + random_below(&seed, 2000000)
-                                     : random_below(&seed, 300);
-        bool   text  = i % 2 == 0;
-        char   source[300];
+        size_t bytes =
+            i % 100 == 99 ? 100000 + random_below(&seed, 2000000) : random_below(&seed, 300);
+        bool text = i % 2 == 0;
+        char source[300];
         memset(source, 'a' + (int)(i % 26), sizeof source);
         pieces[i].n_bytes = text && bytes > sizeof source ? sizeof source : bytes;
-        pieces[i].bytes =
-            text ? (unsigned char *)fy_arena_copy(&arena, source, pieces[i].n_bytes)
-                 : fy_arena_alloc(&arena, pieces[i].n_bytes, 1);
+        pieces[i].bytes   = text ? (unsigned char *)fy_arena_copy(&arena, source, pieces[i].n_bytes)
+                                 : fy_arena_alloc(&arena, pieces[i].n_bytes, 1);
         check_at(pieces[i].bytes != NULL, "piece %zu", i);
         check_at(text || (uintptr_t)pieces[i].bytes % _Alignof(max_align_t) == 0, "piece %zu", i);
         check_at(!text || pieces[i].bytes[pieces[i].n_bytes] == '\0', "piece %zu", i);
@@ -166,9 +166,12 @@ static void test_arena(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checked_arithmetic), cmocka_unit_test(test_sizes_that_overflow),
-        cmocka_unit_test(test_nothing_is_a_pointer), cmocka_unit_test(test_zeroed_and_strdup),
-        cmocka_unit_test(test_reserve),            cmocka_unit_test(test_failing_on_request),
+        cmocka_unit_test(test_checked_arithmetic),
+        cmocka_unit_test(test_sizes_that_overflow),
+        cmocka_unit_test(test_nothing_is_a_pointer),
+        cmocka_unit_test(test_zeroed_and_strdup),
+        cmocka_unit_test(test_reserve),
+        cmocka_unit_test(test_failing_on_request),
         cmocka_unit_test(test_arena),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank's plan costs its own moves + layout classes x peers, whatever the size of the world: a planner
- * that made the moves of everybody and left out those of others would be found here.
+ * A rank's plan costs its own moves + layout classes x peers, whatever the size of the world: a
+ * planner that made the moves of everybody and left out those of others would be found here.
  */
 #include "support/check.h"
 #include "support/spec.h"
@@ -66,7 +66,7 @@ typedef struct tally {
 
 static ferry_status count_move(void *context, const ferry_move *move)
 {
-    tally *t = context;
+    tally *t    = context;
     t->in_order = t->in_order && (t->n_moves == 0 || move->task_id > t->last_task) &&
                   (move->from == t->rank || move->to == t->rank);
     t->last_task = move->task_id;
@@ -92,11 +92,12 @@ static ferry_visit_statistics visit_rank(const row *r, const ferry_plan *plan, u
     check_row(r->name, s.layout_classes <= plan_statistics.layout_classes);
     uint64_t allowed = PER_MOVE * t.n_moves + plan_statistics.layout_classes * s.peers;
     if (s.moves_visited > allowed) {
-        fail_msg("row \"%s\", world %u, rank %u: %llu moves visited for %llu of its own, %llu peers "
-                 "and %llu classes",
-                 r->name, ferry_plan_world_size(plan), rank, (unsigned long long)s.moves_visited,
-                 (unsigned long long)t.n_moves, (unsigned long long)s.peers,
-                 (unsigned long long)plan_statistics.layout_classes);
+        fail_msg(
+            "row \"%s\", world %u, rank %u: %llu moves visited for %llu of its own, %llu peers "
+            "and %llu classes",
+            r->name, ferry_plan_world_size(plan), rank, (unsigned long long)s.moves_visited,
+            (unsigned long long)t.n_moves, (unsigned long long)s.peers,
+            (unsigned long long)plan_statistics.layout_classes);
     }
     return s;
 }
@@ -105,23 +106,23 @@ static uint64_t worst_visit(const row *r, const ferry_plan *plan)
 {
     uint64_t world = ferry_plan_world_size(plan), worst = 0;
     for (uint64_t i = 0; i < N_SAMPLES; i++) {
-        uint32_t rank = (uint32_t)(i * (world - 1) / (N_SAMPLES - 1));
+        uint32_t rank    = (uint32_t)(i * (world - 1) / (N_SAMPLES - 1));
         uint64_t visited = visit_rank(r, plan, rank).moves_visited;
-        worst = visited > worst ? visited : worst;
+        worst            = visited > worst ? visited : worst;
     }
     return worst;
 }
 
 /*
- * Both sides grow by replicas, so with balanced senders a rank's own moves stay as many, and what it visits
- * must too. (The reference's rule lets a few replicas serve everybody.) Classes and sets do not depend on
- * the world at all.
+ * Both sides grow by replicas, so with balanced senders a rank's own moves stay as many, and what
+ * it visits must too. (The reference's rule lets a few replicas serve everybody.) Classes and sets
+ * do not depend on the world at all.
  */
 static void test_worlds(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        const row *r = &rows[i];
+        const row *r             = &rows[i];
         uint64_t   first_classes = 0, first_sets = 0, first_worst = 0;
         for (uint32_t world = SMALLEST_WORLD; world <= LARGEST_WORLD; world *= 4) {
             ferry_plan           *plan = plan_row(r, world);
@@ -152,11 +153,12 @@ static void test_worlds(void **state)
 static void test_idle_rank(void **state)
 {
     (void)state;
-    ferry_plan *plan = plan_of("{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[8],'dtype':"
-                               "'u8'}],'source':{'mesh':[['x',2]],'rules':[{'match':'*'}]},"
-                               "'destination':{'mesh':[['x',2]],'ranks':[1000,3000],"
-                               "'rules':[{'match':'*'}]}}",
-                               NULL);
+    ferry_plan *plan =
+        plan_of("{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[8],'dtype':"
+                "'u8'}],'source':{'mesh':[['x',2]],'rules':[{'match':'*'}]},"
+                "'destination':{'mesh':[['x',2]],'ranks':[1000,3000],"
+                "'rules':[{'match':'*'}]}}",
+                NULL);
     for (uint32_t rank = 3; rank < 3000; rank += 499) {
         ferry_visit_statistics s = FERRY_VISIT_STATISTICS_INIT;
         tally                  t = {.rank = rank, .in_order = true};

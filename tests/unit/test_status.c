@@ -35,10 +35,18 @@ static void test_numbers_stay(void **state)
     static const struct {
         const char *name;
         int         number;
-    } rows[] = {{"OK", 0},           {"ERR_MISUSE", 1},      {"ERR_INVALID_INPUT", 2},
-                {"ERR_INVALID_PLAN", 3}, {"ERR_NO_MEMORY", 4}, {"ERR_LIMIT", 5},
-                {"ERR_IO", 6},       {"ERR_DIGEST", 7},      {"ERR_UNSUPPORTED", 8},
-                {"ERR_EXCHANGE", 9}, {"ERR_PROOF", 10},      {"ERR_STOPPED", 11}};
+    } rows[] = {{"OK", 0},
+                {"ERR_MISUSE", 1},
+                {"ERR_INVALID_INPUT", 2},
+                {"ERR_INVALID_PLAN", 3},
+                {"ERR_NO_MEMORY", 4},
+                {"ERR_LIMIT", 5},
+                {"ERR_IO", 6},
+                {"ERR_DIGEST", 7},
+                {"ERR_UNSUPPORTED", 8},
+                {"ERR_EXCHANGE", 9},
+                {"ERR_PROOF", 10},
+                {"ERR_STOPPED", 11}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const char *name = ferry_status_name((ferry_status)rows[i].number);
         check_row(rows[i].name, strcmp(name, rows[i].name) == 0);
@@ -75,7 +83,7 @@ static void test_truncation(void **state)
         ferry_error error;
         memset(text, 'x', length);
         text[length < sizeof text ? length : sizeof text - 1] = '\0';
-        size_t full = strlen(text);
+        size_t full                                           = strlen(text);
         memset(&error, '#', sizeof error);
         fy_fail(&error, FERRY_ERR_IO, "%s", text);
         size_t kept = strlen(error.message);
@@ -112,9 +120,9 @@ static void test_version(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names_and_texts),   cmocka_unit_test(test_numbers_stay),
-        cmocka_unit_test(test_unknown_status),    cmocka_unit_test(test_sentence),
-        cmocka_unit_test(test_truncation),        cmocka_unit_test(test_control_characters),
+        cmocka_unit_test(test_names_and_texts), cmocka_unit_test(test_numbers_stay),
+        cmocka_unit_test(test_unknown_status),  cmocka_unit_test(test_sentence),
+        cmocka_unit_test(test_truncation),      cmocka_unit_test(test_control_characters),
         cmocka_unit_test(test_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

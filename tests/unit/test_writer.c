@@ -12,7 +12,7 @@
 #include <jansson.h>
 
 /* A writer is large: it lives outside the stack. */
-static fy_writer writer;
+static fy_writer   writer;
 static text_buffer output;
 
 static int reset(void **state)
@@ -43,7 +43,8 @@ static void test_numbers(void **state)
     static const struct {
         uint64_t    value;
         const char *text;
-    } rows[] = {{0, "0"}, {9, "9"}, {10, "10"}, {1000, "1000"}, {UINT64_MAX, "18446744073709551615"}};
+    } rows[] = {
+        {0, "0"}, {9, "9"}, {10, "10"}, {1000, "1000"}, {UINT64_MAX, "18446744073709551615"}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         reset(NULL);
         fy_write_u64(&writer, rows[i].value);
@@ -67,9 +68,10 @@ static void check_double(double value)
 static void test_doubles_round_trip(void **state)
 {
     (void)state;
-    static const double values[] = {0,    1,     0.1,     1.0 / 3,  2.0 / 3,  1e15,    1e16,
-                                    1e17, 1e22,  1e23,    5e-324,   DBL_MIN,  DBL_MAX, DBL_EPSILON,
-                                    -1.5, 123e8, 0.00001, 4.35e-5,  9007199254740993.0};
+    static const double values[] = {
+        0,    1,     0.1,     1.0 / 3, 2.0 / 3,           1e15,    1e16,
+        1e17, 1e22,  1e23,    5e-324,  DBL_MIN,           DBL_MAX, DBL_EPSILON,
+        -1.5, 123e8, 0.00001, 4.35e-5, 9007199254740993.0};
     uint64_t seed = 3;
     for (size_t i = 0; i < COUNT_OF(values); i++) {
         check_double(values[i]);
@@ -90,7 +92,11 @@ static void test_doubles_are_short(void **state)
     static const struct {
         double      value;
         const char *text;
-    } rows[] = {{0.1, "0.1"}, {0.25, "0.25"}, {400, "400"}, {0.3, "0.3"}, {0.1 + 0.2, "0.30000000000000004"}};
+    } rows[] = {{0.1, "0.1"},
+                {0.25, "0.25"},
+                {400, "400"},
+                {0.3, "0.3"},
+                {0.1 + 0.2, "0.30000000000000004"}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         reset(NULL);
         fy_write_double(&writer, rows[i].value);
@@ -128,7 +134,7 @@ static void test_long_output(void **state)
 {
     (void)state;
     static char pattern[3 * FY_WRITER_BYTES];
-    uint64_t    seed = 9;
+    uint64_t    seed     = 9;
     text_buffer expected = {0};
     for (size_t i = 0; i < sizeof pattern; i++) {
         pattern[i] = (char)('a' + i % 23);
