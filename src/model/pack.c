@@ -230,6 +230,7 @@ static bool unpack_param(fy_reader *in, const group_table *table, fy_arena *aren
 {
     bool failed    = false;
     m->name        = unpack_name(in, arena, &failed);
+    in->failed     = in->failed || (m->name != NULL && m->name[0] == '\0');
     uint64_t flags = fy_read_number(in, ALL_FLAGS);
     if ((flags & FLAG_RESOLVED) != 0) {
         m->resolved_name = unpack_name(in, arena, &failed);

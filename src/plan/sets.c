@@ -121,6 +121,7 @@ static ferry_status add_demand(ferry_plan *plan, const fy_route *route, uint32_t
     fy_span      span;
     ferry_status status = fy_span_init(plan, route, cell, &span, error);
     if (status != FERRY_OK || span.length == 0) {
+        fy_span_cleanup(&span);
         return status;
     }
     uint32_t set = route->view->set[cell];
