@@ -17,8 +17,10 @@ LAYERS = {
     "plan": ["layout", "model"],
     "checkpoint": ["model", "plan"],
     "verify": [],
+    "schedule": [],
+    "service": ["layout", "model", "plan", "schedule"],
 }
-PURE = ["layout", "model", "plan"]
+PURE = ["layout", "model", "plan", "schedule"]
 IMPURE_HEADERS = {
     "stdio.h": {"snprintf"},  # formatting is no input or output
     "pthread.h": set(), "time.h": set(), "unistd.h": set(), "fcntl.h": set(),

@@ -32,6 +32,8 @@
 #include <ferry/plan.h>
 #include <ferry/prove.h>
 #include <ferry/reshard.h>
+#include <ferry/schedule.h>
+#include <ferry/scheduler.h>
 #include <ferry/spec.h>
 #include <ferry/status.h>
 #include <ferry/writer.h>

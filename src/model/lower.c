@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/glob.h"
+#include "model/rule_index.h"
 
 #include <string.h>
 
@@ -56,6 +57,7 @@ typedef struct lowering {
     memo              splits;
     memo              holders;
     memo              placements;
+    fy_rule_index     rules[2]; /* of the source and of the destination */
 } lowering;
 
 /* Where one tensor lives on one side: the rule, and for each axis its coordinates if it is pinned.
@@ -65,22 +67,6 @@ typedef struct placing {
     const fy_rule *rule;
     uint32_t       stage_coordinate[FY_MAX_AXES]; /* FY_NONE: no stage */
 } placing;
-
-static const fy_rule *find_rule(const fy_side *side, const char *name, size_t length)
-{
-    for (uint32_t i = 0; i < side->n_rules; i++) {
-        const fy_rule *rule = &side->rules[i];
-        size_t         tail = rule->tail_length;
-        if (tail > length ||
-            memcmp(rule->match + rule->match_length - tail, name + length - tail, tail) != 0) {
-            continue; /* the common case, without a call */
-        }
-        if (fy_glob_match(rule->match, rule->match_length, name, length)) {
-            return rule;
-        }
-    }
-    return NULL;
-}
 
 static bool rule_pins(const fy_rule *rule, uint32_t axis)
 {
@@ -452,7 +438,9 @@ static ferry_status lower_tensor(lowering *l, const fy_tensor *tensor, const fy_
                                  uint32_t *placement_out, ferry_error *error)
 {
     size_t  length = strlen(tensor->name);
-    placing p      = {.side = side, .rule = find_rule(side, tensor->name, length)};
+    bool    is_src = side == &l->spec->source;
+    placing p      = {.side = side,
+                      .rule = fy_rule_index_find(&l->rules[is_src ? 0 : 1], tensor->name, length)};
     if (p.rule == NULL) {
         return fy_fail(
             error, FERRY_ERR_INVALID_INPUT,
@@ -536,7 +524,13 @@ ferry_status fy_spec_lower(const ferry_spec *spec, fy_problem *problem, ferry_er
     if (spec->n_tensors > 0) {
         memcpy(problem->tensors, spec->tensors, spec->n_tensors * sizeof *problem->tensors);
     }
-    status = lower_all(&l, error);
+    status = fy_rule_index_init(&l.rules[0], &spec->source, error);
+    if (status == FERRY_OK) {
+        status = fy_rule_index_init(&l.rules[1], &spec->destination, error);
+    }
+    if (status == FERRY_OK) {
+        status = lower_all(&l, error);
+    }
     if (status == FERRY_OK && l.key.failed) {
         status = fy_fail_no_memory(error, "the tables of holders");
     }
@@ -544,6 +538,8 @@ out:
     memo_cleanup(&l.splits);
     memo_cleanup(&l.holders);
     memo_cleanup(&l.placements);
+    fy_rule_index_cleanup(&l.rules[0]);
+    fy_rule_index_cleanup(&l.rules[1]);
     fy_digest_cleanup(&l.key);
     if (status != FERRY_OK) {
         fy_problem_cleanup(problem);

@@ -1,5 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* ferry.plan/1, streamed: a plan of ten million moves costs one buffer. */
+#include "plan/json.h"
+
 #include "plan/core.h"
 
 #include "base/writer.h"
@@ -132,6 +134,21 @@ static ferry_status write_move(void *context, const ferry_move *move)
     return w->failed ? FERRY_ERR_IO : FERRY_OK; /* a reader that went away ends the work */
 }
 
+ferry_status fy_plan_write_members(const ferry_plan *plan, const ferry_plan_json_options *options,
+                                   fy_writer *writer, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    write_head(writer, plan);
+    write_ranks(writer, plan);
+    if (!options->summary) {
+        move_writer m = {.w = writer};
+        fy_write_text(writer, ",\n\"moves\":[");
+        status = ferry_plan_visit(plan, options->rank, write_move, &m, NULL, error);
+        fy_write_text(writer, "]");
+    }
+    return status;
+}
+
 ferry_status ferry_plan_write_json(const ferry_plan *plan, const ferry_plan_json_options *options,
                                    ferry_write_fn write, void *context, ferry_error *error)
 {
@@ -143,20 +160,11 @@ ferry_status ferry_plan_write_json(const ferry_plan *plan, const ferry_plan_json
     }
     ferry_plan_json_options all = FERRY_PLAN_JSON_OPTIONS_INIT;
     fy_writer              *w   = fy_alloc(1, sizeof *w);
-    options                     = options == NULL ? &all : options;
     if (w == NULL) {
         return fy_fail_no_memory(error, "an output buffer");
     }
     fy_writer_init(w, write, context);
-    write_head(w, plan);
-    write_ranks(w, plan);
-    ferry_status status = FERRY_OK;
-    if (!options->summary) {
-        move_writer m = {.w = w};
-        fy_write_text(w, ",\n\"moves\":[");
-        status = ferry_plan_visit(plan, options->rank, write_move, &m, NULL, error);
-        fy_write_text(w, "]");
-    }
+    ferry_status status = fy_plan_write_members(plan, options == NULL ? &all : options, w, error);
     fy_write_text(w, "}\n");
     if (status == FERRY_OK || w->failed) {
         status = fy_writer_finish(w, error);

@@ -22,7 +22,7 @@ from pathlib import Path
 
 Block = namedtuple("Block", "line language text")
 Command = namedtuple("Command", "line words")
-Option = namedtuple("Option", "takes_value")
+Option = namedtuple("Option", "takes_value may_have_value")
 
 SHELL = {"sh", "bash", "shell", "console"}
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}) *([^`]*)$")
@@ -234,11 +234,13 @@ class Help:
         return done.stdout
 
     def options(self, subcommand):
-        """{option: Option}; a capital word behind an option is its value."""
+        """{option: Option}; a capital word behind an option is its value, `[=WORD]` a possible one."""
         if subcommand not in self._options:
             text = self._ask(subcommand, "--help")
-            lines = re.findall(r"^  (--[a-z-]+)(?: ([A-Z]+))?(?= |$)", text, re.MULTILINE)
-            self._options[subcommand] = {name: Option(bool(value)) for name, value in lines}
+            lines = re.findall(r"^  (--[a-z-]+)(?: ([A-Z]+)|(\[=[A-Z]+\]))?(?= |$)", text,
+                               re.MULTILINE)
+            self._options[subcommand] = {name: Option(bool(value), bool(value or possible))
+                                         for name, value, possible in lines}
         return self._options[subcommand]
 
 
@@ -266,7 +268,7 @@ def check_words(command, usage, root, made):
                     yield "%s lacks its value" % name
                     continue
                 value = words.pop(0)
-            elif not options[name].takes_value and has_value:
+            elif not options[name].may_have_value and has_value:
                 yield "%s takes no value" % name
             if name == "--save":
                 made.add(value)

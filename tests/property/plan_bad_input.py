@@ -126,7 +126,41 @@ USAGE = [
     ("--rank below 0", ["plan", "SPEC", "--rank", "-1"]),
     ("--subset without a value", ["plan", "SPEC", "--subset"]),
     ("--save without a value", ["plan", "SPEC", "--save"]),
+    ("unknown scheduling rule", ["plan", "SPEC", "--schedule=fate"]),
+    ("a rule that is taken for a spec", ["plan", "SPEC", "--schedule", "first-fit"]),
+    ("--duplex without a schedule", ["plan", "SPEC", "--duplex", "half"]),
+    ("--duplex without a value", ["plan", "SPEC", "--schedule", "--duplex"]),
+    ("unknown duplex", ["plan", "SPEC", "--schedule", "--duplex", "quarter"]),
+    ("half duplex at full duplex",
+     ["plan", "SPEC", "--schedule=first-fit-half", "--duplex", "full"]),
+    ("--slot-bytes without a schedule", ["plan", "SPEC", "--slot-bytes", "4096"]),
+    ("--slot-bytes without a value", ["plan", "SPEC", "--schedule", "--slot-bytes"]),
+    ("--slot-bytes 0", ["plan", "SPEC", "--schedule", "--slot-bytes", "0"]),
+    ("--slot-bytes 0K", ["plan", "SPEC", "--schedule", "--slot-bytes", "0K"]),
+    ("--slot-bytes below 0", ["plan", "SPEC", "--schedule", "--slot-bytes", "-1"]),
+    ("--slot-bytes that is no number", ["plan", "SPEC", "--schedule", "--slot-bytes", "M"]),
+    ("--slot-bytes in an unknown unit", ["plan", "SPEC", "--schedule", "--slot-bytes", "16MB"]),
+    ("--slot-bytes of 2^64", ["plan", "SPEC", "--schedule", "--slot-bytes", str(2**64)]),
+    ("--slot-bytes of 2^64 by its unit",
+     ["plan", "SPEC", "--schedule", "--slot-bytes", "%dG" % 2**34]),
+    ("--max-tasks without a schedule", ["plan", "SPEC", "--max-tasks", "5"]),
+    ("--max-tasks 0", ["plan", "SPEC", "--schedule", "--max-tasks", "0"]),
+    ("--max-tasks of 2^32", ["plan", "SPEC", "--schedule", "--max-tasks", str(2**32)]),
+    ("--max-tasks with a unit", ["plan", "SPEC", "--schedule", "--max-tasks", "1K"]),
+    ("--no-relays without a schedule", ["plan", "SPEC", "--no-relays"]),
+    ("--trace without a value", ["plan", "SPEC", "--trace"]),
+    ("--trace to no name", ["plan", "SPEC", "--trace", ""]),
     ("unknown command", ["plane", "SPEC"]),
+]
+
+# Right usage that must fail: (name, arguments, what the one line on stderr must contain).
+FAILING = [
+    ("a slot smaller than an element", ["--schedule", "--slot-bytes", "3"],
+     [bad_specs.NAME, "4 bytes", "slot of 3"]),
+    ("the same for a trace", ["--trace", "FOLDER/trace", "--slot-bytes", "3"],
+     [bad_specs.NAME, "4 bytes", "slot of 3"]),
+    ("a trace in no folder", ["--trace", "FOLDER/none/trace"], ["none/trace"]),
+    ("a rank outside the world", ["--schedule", "--rank", "12"], ["12 ranks"]),
 ]
 
 # Legal or not, these may not cost much: (name, spec).
@@ -182,6 +216,15 @@ class Table:
             return [spec if argument == "SPEC" else argument for argument in arguments]
         self.check("usage: " + name, written, lambda result: complaints(result, self.limited, (2,)))
 
+    def fail(self, name, arguments, needles):
+        def written(folder):
+            spec = place(small(), folder)
+            return ["plan", spec, *[a.replace("FOLDER", str(folder)) for a in arguments]]
+
+        def judge(result):
+            return complaints(result, self.limited, (1,), needles)
+        self.check("failing: " + name, written, judge)
+
     def endure(self, name, content):
         self.check("costly: " + name,
                    lambda folder: ["plan", place(content, folder), "--summary", "--json"],
@@ -195,6 +238,8 @@ def run_table(table):
         table.refuse(row)
     for name, arguments in USAGE:
         table.misuse(name, arguments)
+    for name, arguments, needles in FAILING:
+        table.fail(name, arguments, needles)
     for name, content in COSTLY:
         table.endure(name, content)
     print("%d of %d rows failed" % (table.failed, table.done))

@@ -1,0 +1,239 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "schedule/build.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/sort.h"
+
+#include <string.h>
+
+/* Numbers the rounds in use from 0; *n_out of them. */
+static ferry_status number_rounds(const fy_deal *deal, uint32_t **number_out, uint32_t *n_out,
+                                  ferry_error *error)
+{
+    uint32_t end = 0, n = 0;
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        end = deal->batches[i].round >= end ? deal->batches[i].round + 1 : end;
+    }
+    uint32_t *number = fy_alloc_zeroed(end, sizeof *number);
+    if (number == NULL) {
+        return fy_fail_no_memory(error, "the rounds of a schedule");
+    }
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        number[deal->batches[i].round] = 1;
+    }
+    for (uint32_t round = 0; round < end; round++) {
+        uint32_t used = number[round];
+        number[round] = n;
+        n += used;
+    }
+    *number_out = number;
+    *n_out      = n;
+    return FERRY_OK;
+}
+
+static int by_sender(const void *a, const void *b)
+{
+    const fy_batch *x = a, *y = b;
+    if (x->from != y->from) {
+        return x->from < y->from ? -1 : 1;
+    }
+    return (x->to > y->to) - (x->to < y->to);
+}
+
+/* By round in one pass, then each round's by sender. */
+static ferry_status sort_batches(ferry_schedule *s, const fy_deal *deal, ferry_error *error)
+{
+    uint32_t    *number = NULL, n = 0;
+    ferry_status status = number_rounds(deal, &number, &n, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    uint64_t *begin = fy_alloc_zeroed((size_t)n + 2, sizeof *begin);
+    s->batches      = fy_alloc(deal->n_batches, sizeof *s->batches);
+    if (begin == NULL || s->batches == NULL) {
+        status = fy_fail_no_memory(error, "the batches of a schedule");
+        goto out;
+    }
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        begin[number[deal->batches[i].round] + 2]++;
+    }
+    for (uint32_t round = 0; round < n; round++) {
+        begin[round + 2] += begin[round + 1];
+    }
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        uint32_t  round = number[deal->batches[i].round];
+        fy_batch *batch = &s->batches[begin[round + 1]++];
+        *batch          = deal->batches[i];
+        batch->round    = round;
+    }
+    for (uint32_t round = 0; round < n; round++) {
+        fy_sort(s->batches + begin[round], begin[round + 1] - begin[round], sizeof *s->batches,
+                by_sender);
+    }
+    s->n_batches     = deal->n_batches;
+    s->report.rounds = n;
+out:
+    fy_free(begin);
+    fy_free(number);
+    return status;
+}
+
+static ferry_status sort_segments(ferry_schedule *s, const fy_deal *deal, ferry_error *error)
+{
+    s->segments = fy_alloc(deal->n_segments, sizeof *s->segments);
+    if (s->segments == NULL) {
+        return fy_fail_no_memory(error, "the segments of a schedule");
+    }
+    for (uint64_t i = 0; i < s->n_batches; i++) {
+        fy_batch *batch = &s->batches[i];
+        memcpy(s->segments + s->n_segments, deal->segments + batch->first_segment,
+               batch->n_segments * sizeof *s->segments);
+        batch->first_segment = s->n_segments;
+        s->n_segments += batch->n_segments;
+        s->report.bytes += batch->bytes;
+        for (uint32_t k = 0; k < batch->n_segments; k++) {
+            const fy_segment *segment = &s->segments[batch->first_segment + k];
+            s->report.relayed_bytes += segment->is_relayed ? segment->bytes : 0;
+        }
+    }
+    return FERRY_OK;
+}
+
+/* The batches of each rank's port, in order; returns the most that one has. */
+static uint32_t list_port(const ferry_schedule *s, bool sends, uint64_t *begin, uint64_t *list)
+{
+    uint32_t n    = s->network.n_ranks;
+    uint64_t most = 0;
+    for (uint64_t i = 0; i < s->n_batches; i++) {
+        begin[(sends ? s->batches[i].from : s->batches[i].to) + 1]++;
+    }
+    for (uint32_t rank = 0; rank < n; rank++) {
+        most = fy_max(most, begin[rank + 1]);
+        begin[rank + 1] += begin[rank];
+    }
+    for (uint64_t i = s->n_batches; i-- > 0;) { /* backwards: begin[] is the running end */
+        uint32_t rank           = sends ? s->batches[i].from : s->batches[i].to;
+        list[--begin[rank + 1]] = i;
+    }
+    memmove(begin, begin + 1, n * sizeof *begin);
+    begin[n] = s->n_batches;
+    return (uint32_t)most;
+}
+
+static ferry_status list_ranks(ferry_schedule *s, ferry_error *error)
+{
+    size_t n      = s->network.n_ranks;
+    s->send_begin = fy_alloc_zeroed(2 * (n + 1), sizeof *s->send_begin);
+    s->sends      = fy_alloc(2 * s->n_batches, sizeof *s->sends);
+    s->idle       = fy_alloc_zeroed(n, sizeof *s->idle);
+    if (s->send_begin == NULL || s->sends == NULL || s->idle == NULL) {
+        return fy_fail_no_memory(error, "the lists of a schedule");
+    }
+    s->recv_begin    = s->send_begin + n + 1;
+    s->recvs         = s->sends + s->n_batches;
+    uint32_t sent    = list_port(s, true, s->send_begin, s->sends);
+    uint32_t arrived = list_port(s, false, s->recv_begin, s->recvs);
+    s->report.degree = sent > arrived ? sent : arrived;
+    return FERRY_OK;
+}
+
+static ferry_status copy_network(const fy_network *from, fy_network *to, ferry_error *error)
+{
+    *to           = *from;
+    to->node_rate = NULL;
+    to->rank_rate = fy_alloc(from->n_ranks, sizeof *to->rank_rate);
+    to->node_rate = fy_alloc(from->n_nodes, sizeof *to->node_rate);
+    if (to->rank_rate == NULL || to->node_rate == NULL) {
+        return fy_fail_no_memory(error, "the rates of a schedule");
+    }
+    memcpy(to->rank_rate, from->rank_rate, from->n_ranks * sizeof *to->rank_rate);
+    if (from->n_nodes != 0) {
+        memcpy(to->node_rate, from->node_rate, from->n_nodes * sizeof *to->node_rate);
+    }
+    return FERRY_OK;
+}
+
+/* Batches come in blocks: a record of millions of them never lies in memory at once. */
+enum { HASH_BLOCK = 512 };
+
+static ferry_status make_digest(ferry_schedule *s, ferry_error *error)
+{
+    fy_digest digest = {0};
+    fy_digest_u64(&digest, s->network.n_ranks);
+    fy_digest_u64(&digest, s->duplex);
+    for (uint64_t i = 0; i < s->n_batches; i++) {
+        const fy_batch *batch = &s->batches[i];
+        fy_digest_u64(&digest, batch->round);
+        fy_digest_u64(&digest, batch->from);
+        fy_digest_u64(&digest, batch->to);
+        fy_digest_u64(&digest, batch->n_segments);
+        for (uint32_t k = 0; k < batch->n_segments; k++) {
+            const fy_segment *segment = &s->segments[batch->first_segment + k];
+            fy_digest_u64(&digest, segment->task_id);
+            fy_digest_u64(&digest, segment->first_byte);
+            fy_digest_u64(&digest, segment->bytes);
+            fy_digest_u64(&digest, segment->is_relayed);
+            fy_digest_u64(&digest, segment->is_relayed ? segment->relay_task_id : 0);
+        }
+        if (i % HASH_BLOCK == HASH_BLOCK - 1) {
+            fy_digest_hash(&digest, fy_digest_take(&digest));
+        }
+    }
+    bool failed = digest.failed;
+    s->digest   = fy_digest_take(&digest);
+    fy_digest_cleanup(&digest);
+    return failed ? fy_fail_no_memory(error, "the digest of a schedule") : FERRY_OK;
+}
+
+static void fill_report(ferry_schedule *s, const fy_job *job, double makespan)
+{
+    ferry_schedule_report *report = &s->report;
+    report->struct_size           = sizeof *report;
+    report->n_batches             = s->n_batches;
+    report->n_segments            = s->n_segments;
+    report->has_seconds           = job->network->has_seconds;
+    report->makespan              = makespan;
+    report->bound                 = job->bound.time;
+    report->bound_reason          = job->bound.reason;
+    report->bound_rank            = job->bound.rank;
+    report->ratio                 = job->bound.time > 0 ? makespan / job->bound.time : 1;
+}
+
+ferry_status fy_schedule_assemble(const fy_job *job, const fy_deal *deal,
+                                  ferry_schedule **schedule_out, ferry_error *error)
+{
+    double          makespan = 0;
+    ferry_schedule *s        = fy_alloc_zeroed(1, sizeof *s);
+    if (s == NULL) {
+        return fy_fail_no_memory(error, "a schedule");
+    }
+    s->duplex           = job->duplex;
+    s->slot_bytes       = job->slot_bytes;
+    ferry_status status = copy_network(job->network, &s->network, error);
+    if (status == FERRY_OK) {
+        status = sort_batches(s, deal, error);
+    }
+    if (status == FERRY_OK) {
+        status = sort_segments(s, deal, error);
+    }
+    if (status == FERRY_OK) {
+        status = list_ranks(s, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_schedule_list_waits(s, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_schedule_time(s, &makespan, s->idle, error);
+    }
+    if (status == FERRY_OK) {
+        status = make_digest(s, error);
+    }
+    if (status != FERRY_OK) {
+        ferry_schedule_destroy(s);
+        return status;
+    }
+    fill_report(s, job, makespan);
+    *schedule_out = s;
+    return FERRY_OK;
+}

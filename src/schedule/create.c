@@ -1,0 +1,242 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "schedule/build.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "schedule/relay.h"
+
+#include <math.h>
+
+/*
+ * The optimal rule tries a few ways and keeps the fastest; of two that are equal but for this share
+ * the one with fewer batches, which comes first.
+ */
+static const double WORTH_IT = 0.995;
+
+/* Beyond so many pairs peeling would take minutes. */
+enum { PEEL_PAIRS = 1 << 23, SORT_BATCHES = 1 << 19 };
+
+typedef ferry_status (*deal_way)(const fy_job *job, double size, fy_deal *deal, ferry_error *error);
+
+static ferry_status deal_first_fit(const fy_job *job, double size, fy_deal *deal,
+                                   ferry_error *error)
+{
+    (void)size;
+    return fy_deal_first_fit(job, deal, error);
+}
+
+static ferry_status deal_whole(const fy_job *job, double size, fy_deal *deal, ferry_error *error)
+{
+    uint64_t chunk = size < (double)job->slot_bytes ? (uint64_t)size : job->slot_bytes;
+    return fy_deal_whole(job, fy_max(chunk, 1), deal, error);
+}
+
+/* The same batches in rounds of like lengths, while that is cheap. */
+static ferry_status deal_sorted(const fy_job *job, double size, fy_deal *deal, ferry_error *error)
+{
+    ferry_status status = deal_whole(job, size, deal, error);
+    if (status == FERRY_OK && deal->n_batches <= SORT_BATCHES) {
+        status = fy_deal_sort_rounds(job, deal, error);
+    }
+    return status;
+}
+
+/* Replaces *best where the way is worth it; a way's size is a time or a number of bytes. */
+static ferry_status try_way(const fy_job *job, deal_way way, double size, ferry_schedule **best,
+                            ferry_error *error)
+{
+    fy_deal         deal;
+    ferry_schedule *schedule = NULL;
+    ferry_status status = fy_deal_init(&deal, job->pairs, job->slot_bytes, job->max_tasks, error);
+    if (status == FERRY_OK) {
+        status = way(job, size, &deal, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_schedule_assemble(job, &deal, &schedule, error);
+    }
+    fy_deal_cleanup(&deal);
+    if (status == FERRY_OK &&
+        (*best == NULL || schedule->report.makespan < WORTH_IT * (*best)->report.makespan)) {
+        ferry_schedule *other = *best;
+        *best                 = schedule;
+        schedule              = other;
+    }
+    ferry_schedule_destroy(schedule);
+    return status;
+}
+
+static bool is_good(const ferry_schedule *schedule)
+{
+    return schedule->report.ratio <= 2 - WORTH_IT;
+}
+
+/* Half duplex is peeled only where every rank either sends or receives. */
+static ferry_status find_peelable(const fy_job *job, bool *peelable_out, ferry_error *error)
+{
+    const fy_pairs *pairs = job->pairs;
+    bool            clash = false;
+    *peelable_out         = pairs->n_pairs <= PEEL_PAIRS;
+    if (job->duplex == FERRY_DUPLEX_FULL) {
+        return FERRY_OK;
+    }
+    uint8_t *role = fy_alloc_zeroed(pairs->n_ranks, 1);
+    if (role == NULL) {
+        return fy_fail_no_memory(error, "the ranks of a schedule");
+    }
+    for (uint32_t i = 0; i < pairs->n_pairs; i++) {
+        role[pairs->pairs[i].from] |= 1;
+        role[pairs->pairs[i].to] |= 2;
+    }
+    for (uint32_t rank = 0; rank < pairs->n_ranks; rank++) {
+        clash = clash || role[rank] == 3;
+    }
+    fy_free(role);
+    *peelable_out = *peelable_out && !clash;
+    return FERRY_OK;
+}
+
+/* Rounds of the length of a few latencies are worth it only where the ports are short of time. */
+static ferry_status try_even(const fy_job *job, ferry_schedule **best, ferry_error *error)
+{
+    double       latency = job->network->latency;
+    ferry_status status  = try_way(job, fy_deal_even, latency, best, error);
+    for (double shortest = 4 * latency;
+         shortest > 0 && shortest < job->bound.time && !is_good(*best) && status == FERRY_OK;
+         shortest *= 4) {
+        status = try_way(job, fy_deal_even, shortest, best, error);
+    }
+    return status;
+}
+
+/* Equal chunks, ever smaller: for half duplex among ranks that both send and receive. */
+static ferry_status try_chunks(const fy_job *job, ferry_schedule **best, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    double most = job->bound.time * fy_network_rate(job->network, job->bound.rank, job->bound.rank);
+    for (double parts = 16; parts <= 256 && !is_good(*best) && status == FERRY_OK; parts *= 4) {
+        double chunk = most / parts;
+        if (chunk < (double)job->slot_bytes &&
+            (double)job->pairs->bytes / fmax(chunk, 1) < 1 << 24) {
+            status = try_way(job, deal_whole, chunk, best, error);
+        }
+    }
+    return status;
+}
+
+/*
+ * n chunks reach k receivers in n + log2(k) rounds: latency asks for few chunks, pipelining for
+ * many. The best number is about the root of log2(k) x time / latency.
+ */
+static ferry_status try_relays(const fy_job *job, ferry_schedule **best, ferry_error *error)
+{
+    enum { MOST_CHUNKS = 384, LEAST_CHUNKS = 4 };
+    uint32_t     receivers = 0;
+    ferry_status status    = fy_relay_fan_out(job, &receivers, error);
+    if (status != FERRY_OK || receivers < 2) {
+        return status;
+    }
+    double time = job->bound.time, latency = job->network->latency;
+    double n          = latency > 0 ? sqrt(log2(receivers + 1) * time / latency) : MOST_CHUNKS;
+    n                 = fmin(fmax(n, LEAST_CHUNKS), MOST_CHUNKS);
+    double most_bytes = time * job->network->rank_rate[job->bound.rank];
+    for (double factor = 1; factor >= 0.25 && status == FERRY_OK; factor /= 2) {
+        status = try_way(job, fy_deal_relayed, ceil(most_bytes / (n * factor)), best, error);
+    }
+    return status;
+}
+
+static ferry_status schedule_best(const fy_job *job, ferry_schedule **best, ferry_error *error)
+{
+    bool peelable = false;
+    if (job->rule != FERRY_SCHEDULE_OPTIMAL) {
+        return try_way(job, deal_first_fit, 0, best, error);
+    }
+    ferry_status status = try_way(job, deal_whole, (double)job->slot_bytes, best, error);
+    if (status == FERRY_OK) {
+        status = find_peelable(job, &peelable, error);
+    }
+    if (status == FERRY_OK && !is_good(*best) && job->duplex == FERRY_DUPLEX_FULL) {
+        status = try_way(job, deal_sorted, (double)job->slot_bytes, best, error);
+    }
+    if (status == FERRY_OK && !is_good(*best)) {
+        status = peelable ? try_even(job, best, error) : try_chunks(job, best, error);
+    }
+    if (status == FERRY_OK && job->relays && !is_good(*best) && job->duplex == FERRY_DUPLEX_FULL) {
+        status = try_relays(job, best, error);
+    }
+    return status;
+}
+
+static ferry_status check_options(const fy_pairs *pairs, const fy_job *job, ferry_error *error)
+{
+    for (uint32_t i = 0; i < pairs->n_tasks; i++) {
+        const fy_task *task = &pairs->tasks[i];
+        if (task->element > job->slot_bytes) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "task %llu from rank %u to rank %u has elements of %u bytes, which do "
+                           "not fit a slot of %llu bytes: take larger slots",
+                           (unsigned long long)task->id, task->from, task->to, task->element,
+                           (unsigned long long)job->slot_bytes);
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status read_options(const ferry_schedule_options *options, fy_job *job,
+                                 ferry_error *error)
+{
+    static const ferry_schedule_options defaults = FERRY_SCHEDULE_OPTIONS_INIT;
+    options                                      = options == NULL ? &defaults : options;
+    if (options->struct_size < sizeof *options || options->rule > FERRY_SCHEDULE_FIRST_FIT_HALF ||
+        options->duplex > FERRY_DUPLEX_HALF) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "options of a schedule start as FERRY_SCHEDULE_OPTIONS_INIT; rule is %u, "
+                       "duplex %u",
+                       options->rule, options->duplex);
+    }
+    job->rule       = options->rule;
+    job->duplex     = options->rule == FERRY_SCHEDULE_FIRST_FIT_HALF ? (uint32_t)FERRY_DUPLEX_HALF
+                                                                     : options->duplex;
+    job->slot_bytes = options->slot_bytes == 0 ? FERRY_SLOT_BYTES : options->slot_bytes;
+    job->max_tasks  = options->max_tasks == 0 ? FERRY_MAX_TASKS : options->max_tasks;
+    job->relays     = !options->no_relays && options->rule == FERRY_SCHEDULE_OPTIMAL;
+    return FERRY_OK;
+}
+
+ferry_status ferry_schedule_create(const ferry_task_list *tasks, const ferry_cluster *cluster,
+                                   const ferry_schedule_options *options,
+                                   ferry_schedule **schedule_out, ferry_error *error)
+{
+    fy_pairs        pairs   = {0};
+    fy_network      network = {0};
+    fy_job          job     = {.pairs = &pairs, .network = &network};
+    ferry_schedule *best    = NULL;
+    if (tasks == NULL || schedule_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_schedule_create needs tasks and a place for the schedule");
+    }
+    ferry_status status = read_options(options, &job, error);
+    if (status == FERRY_OK) {
+        status = fy_network_init(cluster, tasks->n_ranks, &network, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_pairs_init(tasks, &pairs, error);
+    }
+    if (status == FERRY_OK) {
+        status = check_options(&pairs, &job, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_bound_of(&pairs, &network, job.duplex, &job.bound, error);
+    }
+    if (status == FERRY_OK) {
+        status = schedule_best(&job, &best, error);
+    }
+    if (status == FERRY_OK) {
+        *schedule_out = best;
+    } else {
+        ferry_schedule_destroy(best);
+    }
+    fy_pairs_cleanup(&pairs);
+    fy_network_cleanup(&network);
+    return status;
+}

@@ -1,0 +1,76 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_SCHEDULE_RELAY_H
+#define FY_SCHEDULE_RELAY_H
+
+#include "schedule/build.h"
+#include "schedule/content.h"
+
+/*
+ * Contents of one sender that the same receivers want, in one stream that is cut into chunks.
+ * Member 0 is the sender, the others are the receivers in order of ranks.
+ */
+typedef struct fy_group {
+    uint32_t n_members;
+    uint32_t n_contents;
+    uint32_t n_chunks;
+    uint32_t n_words;  /* of a member's set of chunks */
+    size_t   members;  /* into fy_groups.ranks */
+    size_t   tasks;    /* into fy_groups.tasks: content by content, receiver by receiver */
+    size_t   chunks;   /* into fy_groups.chunks: n_chunks + 1 places */
+    size_t   have;     /* into fy_groups.have: member by member */
+    uint32_t released; /* chunks that the sender has sent to somebody */
+} fy_group;
+
+/* Where a chunk begins. */
+typedef struct fy_chunk_begin {
+    uint32_t content;
+    uint64_t offset;
+} fy_chunk_begin;
+
+typedef struct fy_groups {
+    const fy_pairs *pairs;
+    fy_group       *groups;
+    size_t          n_groups, group_capacity;
+    uint32_t       *ranks;
+    size_t          n_ranks, rank_capacity;
+    uint32_t       *tasks;
+    size_t          n_tasks, task_capacity;
+    fy_chunk_begin *chunks;
+    size_t          n_chunks, chunk_capacity;
+    uint64_t       *have;
+    size_t          n_have;
+    bool           *is_grouped; /* [n_tasks of the pairs] */
+} fy_groups;
+
+/*
+ * Groups the contents for which relays may pay: those whose sender, or whose sender's or receivers'
+ * node, could not send everything directly within the bound. Chunks have at most chunk_bytes (at
+ * least one element, though) and the job's limits.
+ */
+ferry_status fy_groups_init(const fy_job *job, uint64_t chunk_bytes, fy_groups *groups,
+                            ferry_error *error);
+void         fy_groups_cleanup(fy_groups *groups);
+
+/* A chunk from one member to another as a batch of the deal; from member 0 it is no relay. */
+ferry_status fy_groups_deal(const fy_groups *groups, const fy_group *group, uint32_t chunk,
+                            uint32_t from_member, uint32_t to_member, uint32_t round, fy_deal *deal,
+                            ferry_error *error);
+
+static inline uint64_t *fy_group_have(const fy_groups *groups, const fy_group *group,
+                                      uint32_t member)
+{
+    return groups->have + group->have + (size_t)member * group->n_words;
+}
+
+/*
+ * Rounds in which receivers pass on to each other what several of them want (scheduling.md,
+ * planning.md: fan-out); what only one wants goes directly. deal is initialised by the caller for
+ * the job's pairs, and ends up with all of their bytes.
+ */
+ferry_status fy_deal_relayed(const fy_job *job, double chunk_bytes, fy_deal *deal,
+                             ferry_error *error);
+
+/* Whether there is any group, and the most receivers that one has. */
+ferry_status fy_relay_fan_out(const fy_job *job, uint32_t *most_receivers_out, ferry_error *error);
+
+#endif

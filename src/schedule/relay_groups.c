@@ -1,0 +1,345 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "schedule/relay.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/index.h"
+
+#include <string.h>
+
+/* Ports that could not send, or take in, everything directly within the bound. */
+typedef struct strain {
+    const fy_job *job;
+    double       *out;      /* [n_ranks] time, all receivers counted */
+    double       *node_out; /* [n_nodes] */
+    double       *node_in;
+} strain;
+
+static ferry_status strain_init(strain *s, const fy_job *job, ferry_error *error)
+{
+    const fy_network *network = job->network;
+    size_t            n = network->n_ranks, nodes = network->n_nodes;
+    *s     = (strain){.job = job};
+    s->out = fy_alloc_zeroed(n + 2 * nodes, sizeof *s->out);
+    if (s->out == NULL) {
+        return fy_fail_no_memory(error, "the loads of ranks");
+    }
+    s->node_out = s->out + n;
+    s->node_in  = s->node_out + nodes;
+    for (uint32_t i = 0; i < job->pairs->n_pairs; i++) {
+        const fy_pair *pair  = &job->pairs->pairs[i];
+        double         bytes = (double)pair->bytes;
+        s->out[pair->from] += bytes / network->rank_rate[pair->from];
+        if (job->duplex == FERRY_DUPLEX_HALF) {
+            s->out[pair->to] += bytes / network->rank_rate[pair->to];
+        }
+        if (nodes != 0) {
+            uint32_t a = fy_network_node(network, pair->from);
+            uint32_t b = fy_network_node(network, pair->to);
+            s->node_out[a] += a == b ? 0 : bytes / network->node_rate[a];
+            s->node_in[b] += a == b ? 0 : bytes / network->node_rate[b];
+        }
+    }
+    return FERRY_OK;
+}
+
+static bool may_pay(const strain *s, const fy_task *task)
+{
+    const fy_network *network = s->job->network;
+    double            limit   = 1.001 * s->job->bound.time;
+    if (s->out[task->from] > limit) {
+        return true;
+    }
+    return network->n_nodes != 0 && (s->node_out[fy_network_node(network, task->from)] > limit ||
+                                     s->node_in[fy_network_node(network, task->to)] > limit);
+}
+
+typedef struct grouping {
+    fy_groups  *groups;
+    fy_contents contents;
+    strain      strain;
+    fy_index    index;     /* of groups by sender and receivers */
+    uint32_t   *group_of;  /* [contents] or UINT32_MAX */
+    uint32_t   *receivers; /* tasks of one content, one per receiver */
+} grouping;
+
+/* The first task of each receiver of a content: the others go directly. */
+static uint32_t list_receivers(const grouping *g, uint32_t content)
+{
+    const fy_task *tasks = g->groups->pairs->tasks;
+    uint32_t       n     = 0;
+    for (uint32_t i = g->contents.begin[content]; i < g->contents.begin[content + 1]; i++) {
+        uint32_t task = g->contents.tasks[i];
+        if (n == 0 || tasks[task].to != tasks[g->receivers[n - 1]].to) {
+            g->receivers[n++] = task;
+        }
+    }
+    return n;
+}
+
+static bool has_members(const grouping *g, const fy_group *group, uint32_t n)
+{
+    const fy_task  *tasks = g->groups->pairs->tasks;
+    const uint32_t *ranks = g->groups->ranks + group->members;
+    if (group->n_members != n + 1 || ranks[0] != tasks[g->receivers[0]].from) {
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (ranks[i + 1] != tasks[g->receivers[i]].to) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static ferry_status add_group(grouping *g, uint32_t n, uint64_t hash, uint32_t *number_out,
+                              ferry_error *error)
+{
+    fy_groups     *all   = g->groups;
+    const fy_task *tasks = all->pairs->tasks;
+    if (!fy_reserve((void **)&all->groups, &all->group_capacity, all->n_groups + 1,
+                    sizeof *all->groups) ||
+        !fy_reserve((void **)&all->ranks, &all->rank_capacity, all->n_ranks + n + 1,
+                    sizeof *all->ranks) ||
+        !fy_index_insert(&g->index, hash, (uint32_t)all->n_groups)) {
+        return fy_fail_no_memory(error, "the groups of receivers");
+    }
+    *number_out                  = (uint32_t)all->n_groups;
+    all->groups[all->n_groups++] = (fy_group){.n_members = n + 1, .members = all->n_ranks};
+    all->ranks[all->n_ranks++]   = tasks[g->receivers[0]].from;
+    for (uint32_t i = 0; i < n; i++) {
+        all->ranks[all->n_ranks++] = tasks[g->receivers[i]].to;
+    }
+    return FERRY_OK;
+}
+
+static ferry_status find_group(grouping *g, uint32_t n, uint32_t *number_out, ferry_error *error)
+{
+    const fy_task *tasks = g->groups->pairs->tasks;
+    uint64_t       hash  = tasks[g->receivers[0]].from;
+    for (uint32_t i = 0; i < n; i++) {
+        hash = fy_hash_mix(hash, tasks[g->receivers[i]].to);
+    }
+    for (fy_index_cursor c = fy_index_first(&g->index, hash); c.value != FY_INDEX_NONE;
+         fy_index_next(&g->index, &c)) {
+        if (has_members(g, &g->groups->groups[c.value], n)) {
+            *number_out = c.value;
+            return FERRY_OK;
+        }
+    }
+    return add_group(g, n, hash, number_out, error);
+}
+
+static ferry_status assign_contents(grouping *g, ferry_error *error)
+{
+    const fy_task *tasks  = g->groups->pairs->tasks;
+    ferry_status   status = FERRY_OK;
+    for (uint32_t c = 0; c < g->contents.n && status == FERRY_OK; c++) {
+        uint32_t n    = list_receivers(g, c);
+        bool     pays = false;
+        for (uint32_t i = 0; i < n; i++) {
+            pays = pays || may_pay(&g->strain, &tasks[g->receivers[i]]);
+        }
+        g->group_of[c] = UINT32_MAX;
+        if (n > 1 && pays) {
+            status = find_group(g, n, &g->group_of[c], error);
+        }
+        if (status == FERRY_OK && g->group_of[c] != UINT32_MAX) {
+            g->groups->groups[g->group_of[c]].n_contents++;
+        }
+    }
+    return status;
+}
+
+static ferry_status list_tasks(grouping *g, ferry_error *error)
+{
+    fy_groups *all = g->groups;
+    for (size_t i = 0; i < all->n_groups; i++) {
+        fy_group *group = &all->groups[i];
+        group->tasks    = all->n_tasks;
+        all->n_tasks += (size_t)group->n_contents * (group->n_members - 1);
+        group->n_contents = 0;
+    }
+    all->tasks = fy_alloc(all->n_tasks, sizeof *all->tasks);
+    if (all->tasks == NULL) {
+        return fy_fail_no_memory(error, "the tasks of groups");
+    }
+    for (uint32_t c = 0; c < g->contents.n; c++) {
+        if (g->group_of[c] == UINT32_MAX) {
+            continue;
+        }
+        fy_group *group = &all->groups[g->group_of[c]];
+        uint32_t  n     = list_receivers(g, c);
+        for (uint32_t i = 0; i < n; i++) {
+            all->tasks[group->tasks + (size_t)group->n_contents * n + i] = g->receivers[i];
+            all->is_grouped[g->receivers[i]]                             = true;
+        }
+        group->n_contents++;
+    }
+    return FERRY_OK;
+}
+
+/* The task of a content for its first receiver: bytes and element are those of all. */
+static const fy_task *content_task(const fy_groups *groups, const fy_group *group, uint32_t content)
+{
+    size_t row = (size_t)content * (group->n_members - 1);
+    return &groups->pairs->tasks[groups->tasks[group->tasks + row]];
+}
+
+static ferry_status add_chunk(fy_groups *groups, uint32_t content, uint64_t offset,
+                              ferry_error *error)
+{
+    if (!fy_reserve((void **)&groups->chunks, &groups->chunk_capacity, groups->n_chunks + 1,
+                    sizeof *groups->chunks)) {
+        return fy_fail_no_memory(error, "the chunks of groups");
+    }
+    groups->chunks[groups->n_chunks++] = (fy_chunk_begin){.content = content, .offset = offset};
+    return FERRY_OK;
+}
+
+/* The place at which a chunk that begins here ends. */
+static fy_chunk_begin end_chunk(const fy_groups *groups, const fy_group *group,
+                                fy_chunk_begin place, uint64_t chunk_bytes, uint32_t max_tasks)
+{
+    uint64_t bytes = 0;
+    for (uint32_t n = 0; n < max_tasks && place.content < group->n_contents; n++) {
+        const fy_task *task = content_task(groups, group, place.content);
+        uint64_t       left = task->bytes - place.offset, part = fy_min(left, chunk_bytes - bytes);
+        part -= part < left ? part % task->element : 0;
+        if (part == 0 && n == 0) {
+            part = task->element;
+        }
+        bytes += part;
+        place.offset += part;
+        if (place.offset < task->bytes) {
+            break;
+        }
+        place = (fy_chunk_begin){.content = place.content + 1};
+        if (bytes >= chunk_bytes) {
+            break;
+        }
+    }
+    return place;
+}
+
+static ferry_status cut_chunks(const fy_job *job, fy_groups *groups, uint64_t chunk_bytes,
+                               ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (size_t i = 0; i < groups->n_groups && status == FERRY_OK; i++) {
+        fy_group      *group = &groups->groups[i];
+        fy_chunk_begin place = {0};
+        group->chunks        = groups->n_chunks;
+        while (place.content < group->n_contents && status == FERRY_OK) {
+            status = add_chunk(groups, place.content, place.offset, error);
+            place  = end_chunk(groups, group, place, chunk_bytes, job->max_tasks);
+        }
+        group->n_chunks = (uint32_t)(groups->n_chunks - group->chunks);
+        group->n_words  = (group->n_chunks + 63) / 64;
+        group->have     = groups->n_have;
+        groups->n_have += (size_t)group->n_words * group->n_members;
+        if (status == FERRY_OK) {
+            status = add_chunk(groups, place.content, 0, error);
+        }
+    }
+    if (status == FERRY_OK) {
+        groups->have = fy_alloc_zeroed(groups->n_have, sizeof *groups->have);
+        status = groups->have == NULL ? fy_fail_no_memory(error, "the chunks of groups") : status;
+    }
+    return status;
+}
+
+static void fill_senders(fy_groups *groups)
+{
+    for (size_t i = 0; i < groups->n_groups; i++) {
+        const fy_group *group = &groups->groups[i];
+        uint64_t       *have  = fy_group_have(groups, group, 0);
+        for (uint32_t chunk = 0; chunk < group->n_chunks; chunk++) {
+            have[chunk / 64] |= (uint64_t)1 << (chunk % 64);
+        }
+    }
+}
+
+static void grouping_cleanup(grouping *g)
+{
+    fy_contents_cleanup(&g->contents);
+    fy_index_cleanup(&g->index);
+    fy_free(g->strain.out);
+    fy_free(g->group_of);
+    fy_free(g->receivers);
+}
+
+ferry_status fy_groups_init(const fy_job *job, uint64_t chunk_bytes, fy_groups *groups,
+                            ferry_error *error)
+{
+    grouping g         = {.groups = groups};
+    *groups            = (fy_groups){.pairs = job->pairs};
+    groups->is_grouped = fy_alloc_zeroed(job->pairs->n_tasks, sizeof *groups->is_grouped);
+    ferry_status status =
+        groups->is_grouped == NULL ? fy_fail_no_memory(error, "the groups of tasks") : FERRY_OK;
+    if (status == FERRY_OK) {
+        status = fy_contents_init(job->pairs, &g.contents, error);
+    }
+    if (status == FERRY_OK) {
+        status = strain_init(&g.strain, job, error);
+    }
+    if (status == FERRY_OK) {
+        g.group_of  = fy_alloc(g.contents.n, sizeof *g.group_of);
+        g.receivers = fy_alloc(job->pairs->n_tasks, sizeof *g.receivers);
+        if (g.group_of == NULL || g.receivers == NULL) {
+            status = fy_fail_no_memory(error, "the groups of tasks");
+        }
+    }
+    if (status == FERRY_OK) {
+        status = assign_contents(&g, error);
+    }
+    if (status == FERRY_OK) {
+        status = list_tasks(&g, error);
+    }
+    if (status == FERRY_OK) {
+        status = cut_chunks(job, groups, fy_min(chunk_bytes, job->slot_bytes), error);
+    }
+    grouping_cleanup(&g);
+    if (status == FERRY_OK) {
+        fill_senders(groups);
+    } else {
+        fy_groups_cleanup(groups);
+    }
+    return status;
+}
+
+void fy_groups_cleanup(fy_groups *groups)
+{
+    fy_free(groups->groups);
+    fy_free(groups->ranks);
+    fy_free(groups->tasks);
+    fy_free(groups->chunks);
+    fy_free(groups->have);
+    fy_free(groups->is_grouped);
+    *groups = (fy_groups){0};
+}
+
+ferry_status fy_groups_deal(const fy_groups *groups, const fy_group *group, uint32_t chunk,
+                            uint32_t from_member, uint32_t to_member, uint32_t round, fy_deal *deal,
+                            ferry_error *error)
+{
+    const uint32_t       *ranks = groups->ranks + group->members;
+    const fy_chunk_begin *begin = groups->chunks + group->chunks + chunk;
+    ferry_status status = fy_deal_open(deal, ranks[from_member], ranks[to_member], round, error);
+    for (uint32_t c = begin->content; c <= begin[1].content && status == FERRY_OK; c++) {
+        if (c == begin[1].content && begin[1].offset == 0) {
+            break;
+        }
+        const uint32_t *row    = groups->tasks + group->tasks + (size_t)c * (group->n_members - 1);
+        const fy_task  *task   = &groups->pairs->tasks[row[to_member - 1]];
+        uint64_t        offset = c == begin->content ? begin->offset : 0;
+        uint64_t        end    = c == begin[1].content ? begin[1].offset : task->bytes;
+        fy_segment segment     = {.task_id = task->id, .first_byte = offset, .bytes = end - offset};
+        if (from_member != 0) {
+            segment.is_relayed    = true;
+            segment.relay_task_id = groups->pairs->tasks[row[from_member - 1]].id;
+        }
+        status = fy_deal_add(deal, &segment, error);
+    }
+    return status;
+}

@@ -1,0 +1,144 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "schedule/schedule.h"
+
+#include "base/alloc.h"
+#include "base/status.h"
+
+#include <string.h>
+
+void ferry_schedule_destroy(ferry_schedule *schedule)
+{
+    if (schedule == NULL) {
+        return;
+    }
+    fy_network_cleanup(&schedule->network);
+    fy_free(schedule->batches);
+    fy_free(schedule->segments);
+    fy_free(schedule->wait_begin);
+    fy_free(schedule->waits);
+    fy_free(schedule->send_begin);
+    fy_free(schedule->sends);
+    fy_free(schedule->idle);
+    fy_free(schedule);
+}
+
+ferry_status ferry_schedule_get_report(const ferry_schedule  *schedule,
+                                       ferry_schedule_report *report_out, ferry_error *error)
+{
+    if (schedule == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_schedule_get_report: no schedule");
+    }
+    return fy_copy_out(&schedule->report, sizeof schedule->report, report_out,
+                       "ferry_schedule_report", error);
+}
+
+static ferry_status check_index(const char *what, uint64_t index, uint64_t n, ferry_error *error)
+{
+    if (index >= n) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%s %llu: the schedule has %llu", what,
+                       (unsigned long long)index, (unsigned long long)n);
+    }
+    return FERRY_OK;
+}
+
+ferry_status ferry_schedule_batch_at(const ferry_schedule *schedule, uint64_t index,
+                                     ferry_batch *batch_out, ferry_error *error)
+{
+    ferry_status status =
+        check_index("batch", index, schedule == NULL ? 0 : schedule->n_batches, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    const fy_batch *batch = &schedule->batches[index];
+    ferry_batch     copy  = {.struct_size   = sizeof copy,
+                             .round         = batch->round,
+                             .from          = batch->from,
+                             .to            = batch->to,
+                             .bytes         = batch->bytes,
+                             .first_segment = batch->first_segment,
+                             .n_segments    = batch->n_segments};
+    return fy_copy_out(&copy, sizeof copy, batch_out, "ferry_batch", error);
+}
+
+ferry_status ferry_schedule_segment_at(const ferry_schedule *schedule, uint64_t index,
+                                       ferry_segment *segment_out, ferry_error *error)
+{
+    ferry_status status =
+        check_index("segment", index, schedule == NULL ? 0 : schedule->n_segments, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    const fy_segment *segment = &schedule->segments[index];
+    ferry_segment     copy    = {.struct_size   = sizeof copy,
+                                 .task_id       = segment->task_id,
+                                 .first_byte    = segment->first_byte,
+                                 .bytes         = segment->bytes,
+                                 .is_relayed    = segment->is_relayed,
+                                 .relay_task_id = segment->relay_task_id};
+    return fy_copy_out(&copy, sizeof copy, segment_out, "ferry_segment", error);
+}
+
+static bool has_rank(const ferry_schedule *schedule, uint32_t rank)
+{
+    return schedule != NULL && rank < schedule->network.n_ranks;
+}
+
+uint32_t ferry_schedule_send_count(const ferry_schedule *schedule, uint32_t rank)
+{
+    return !has_rank(schedule, rank)
+               ? 0
+               : (uint32_t)(schedule->send_begin[rank + 1] - schedule->send_begin[rank]);
+}
+
+uint32_t ferry_schedule_recv_count(const ferry_schedule *schedule, uint32_t rank)
+{
+    return !has_rank(schedule, rank)
+               ? 0
+               : (uint32_t)(schedule->recv_begin[rank + 1] - schedule->recv_begin[rank]);
+}
+
+ferry_status ferry_schedule_send_at(const ferry_schedule *schedule, uint32_t rank, uint32_t index,
+                                    uint64_t *batch_out, ferry_error *error)
+{
+    ferry_status status =
+        check_index("send", index, ferry_schedule_send_count(schedule, rank), error);
+    if (status == FERRY_OK && batch_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_schedule_send_at: batch_out is NULL");
+    }
+    if (status == FERRY_OK) {
+        *batch_out = schedule->sends[schedule->send_begin[rank] + index];
+    }
+    return status;
+}
+
+ferry_status ferry_schedule_recv_at(const ferry_schedule *schedule, uint32_t rank, uint32_t index,
+                                    uint64_t *batch_out, ferry_error *error)
+{
+    ferry_status status =
+        check_index("receive", index, ferry_schedule_recv_count(schedule, rank), error);
+    if (status == FERRY_OK && batch_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_schedule_recv_at: batch_out is NULL");
+    }
+    if (status == FERRY_OK) {
+        *batch_out = schedule->recvs[schedule->recv_begin[rank] + index];
+    }
+    return status;
+}
+
+ferry_status ferry_schedule_get_idle(const ferry_schedule *schedule, uint32_t rank,
+                                     double *idle_out, ferry_error *error)
+{
+    if (!has_rank(schedule, rank) || idle_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_schedule_get_idle needs a schedule, a rank of its world and a place; "
+                       "the rank is %u",
+                       rank);
+    }
+    *idle_out = schedule->idle[rank];
+    return FERRY_OK;
+}
+
+void ferry_schedule_digest(const ferry_schedule *schedule, char digest_out[33])
+{
+    fy_hash128_format(schedule == NULL ? (fy_hash128){0, 0} : schedule->digest, digest_out);
+}

@@ -1,0 +1,110 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_SCHEDULE_SCHEDULE_H
+#define FY_SCHEDULE_SCHEDULE_H
+
+#include "base/hash.h"
+#include "base/status.h"
+
+#include <ferry/schedule.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FY_NO_TASK UINT32_MAX
+
+/* Rates in bytes per unit of time. */
+typedef struct fy_node_port {
+    uint32_t node;
+    double   rank_rate;
+    double   node_rate;
+} fy_node_port;
+
+struct ferry_cluster {
+    uint32_t      ranks_per_node;
+    double        rank_rate;
+    double        node_rate;
+    double        latency;
+    size_t        n_overrides, override_capacity;
+    fy_node_port *overrides; /* by ascending node */
+};
+
+/* What a rank's and a node's port take each way, spelled out for a world. */
+typedef struct fy_network {
+    bool     has_seconds;
+    uint32_t n_ranks;
+    uint32_t n_nodes; /* 0: no node limits any traffic */
+    uint32_t ranks_per_node;
+    double   latency;
+    double  *rank_rate; /* [n_ranks] */
+    double  *node_rate; /* [n_nodes] */
+} fy_network;
+
+/* cluster NULL: one byte per unit of time, no latency, no nodes. */
+ferry_status fy_network_init(const ferry_cluster *cluster, uint32_t n_ranks,
+                             fy_network *network_out, ferry_error *error);
+void         fy_network_cleanup(fy_network *network);
+
+static inline uint32_t fy_network_node(const fy_network *network, uint32_t rank)
+{
+    return rank / network->ranks_per_node;
+}
+
+/* The rate of a batch that has both ports to itself, node ports aside. */
+static inline double fy_network_rate(const fy_network *network, uint32_t from, uint32_t to)
+{
+    double a = network->rank_rate[from], b = network->rank_rate[to];
+    return a < b ? a : b;
+}
+
+/* Bytes of a task in a batch. */
+typedef struct fy_segment {
+    uint64_t task_id;
+    uint64_t first_byte;
+    uint64_t bytes;
+    uint64_t relay_task_id; /* counts where is_relayed */
+    bool     is_relayed;
+} fy_segment;
+
+typedef struct fy_batch {
+    uint32_t round;
+    uint32_t from;
+    uint32_t to;
+    uint32_t n_segments;
+    uint64_t first_segment;
+    uint64_t bytes;
+} fy_batch;
+
+/*
+ * Batches in order of (round, from). Everything that times or prints a schedule reads this and
+ * nothing else. Batches that relay wait for the batches listed in relay_of: those that brought
+ * their sender what it passes on.
+ */
+struct ferry_schedule {
+    fy_network            network;
+    ferry_schedule_report report;
+    uint32_t              duplex;
+    uint64_t              slot_bytes;
+    fy_batch             *batches;
+    uint64_t              n_batches;
+    fy_segment           *segments;
+    uint64_t              n_segments;
+    uint64_t             *wait_begin; /* [n_batches + 1] into waits; NULL: nothing is relayed */
+    uint64_t             *waits;      /* numbers of earlier batches, each once per batch */
+    uint64_t             *send_begin; /* [n_ranks + 1] into sends */
+    uint64_t             *sends;      /* batch numbers, by sender, in order */
+    uint64_t             *recv_begin;
+    uint64_t             *recvs;
+    double               *idle; /* [n_ranks] under the port model */
+    fy_hash128            digest;
+};
+
+/*
+ * The makespan under the port model, and each rank's idle time (idle_out: [n_ranks]), in closed
+ * steps over the rounds where no node limits, else by following the fluid from event to event.
+ * Reads network, duplex, batches, waits, sends and recvs of the schedule.
+ */
+ferry_status fy_schedule_time(const ferry_schedule *schedule, double *makespan_out,
+                              double *idle_out, ferry_error *error);
+
+#endif

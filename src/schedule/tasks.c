@@ -1,0 +1,208 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "schedule/tasks.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/sort.h"
+
+#include <ferry/group.h>
+
+#include <string.h>
+
+ferry_status ferry_task_list_create(uint32_t n_ranks, ferry_task_list **tasks_out,
+                                    ferry_error *error)
+{
+    if (tasks_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_task_list_create: tasks_out is NULL");
+    }
+    if (n_ranks == 0 || n_ranks > FERRY_MAX_RANKS) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "a task list for %u ranks: there must be 1 to %u", n_ranks, FERRY_MAX_RANKS);
+    }
+    ferry_task_list *list = fy_alloc_zeroed(1, sizeof *list);
+    if (list == NULL) {
+        return fy_fail_no_memory(error, "a task list");
+    }
+    list->n_ranks = n_ranks;
+    *tasks_out    = list;
+    return FERRY_OK;
+}
+
+void ferry_task_list_destroy(ferry_task_list *tasks)
+{
+    if (tasks != NULL) {
+        fy_free(tasks->tasks);
+        fy_free(tasks);
+    }
+}
+
+static ferry_status check_task(const ferry_task_list *list, const ferry_task *task,
+                               ferry_error *error)
+{
+    unsigned long long id = task->task_id, bytes = task->bytes, element = task->element_bytes;
+    if (task->from >= list->n_ranks || task->to >= list->n_ranks) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "task %llu goes from rank %u to rank %u, but there are only %u ranks", id,
+                       task->from, task->to, list->n_ranks);
+    }
+    if (bytes == 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "task %llu from rank %u to rank %u has no bytes: leave it out", id,
+                       task->from, task->to);
+    }
+    if (element == 0 || element > UINT32_MAX || bytes % element != 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "task %llu from rank %u to rank %u: %llu bytes are no whole number of "
+                       "elements of %llu bytes (1 to 2^32 - 1 are possible)",
+                       id, task->from, task->to, bytes, element);
+    }
+    return FERRY_OK;
+}
+
+ferry_status ferry_task_list_add(ferry_task_list *tasks, const ferry_task *task, ferry_error *error)
+{
+    if (tasks == NULL || task == NULL || task->struct_size < sizeof *task) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_task_list_add needs a list and a task that starts as "
+                       "FERRY_TASK_INIT");
+    }
+    ferry_status status = check_task(tasks, task, error);
+    if (status != FERRY_OK || task->from == task->to) {
+        return status;
+    }
+    if (tasks->n_tasks == INT32_MAX) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "a task list holds at most 2^31 - 1 tasks");
+    }
+    if (!fy_reserve((void **)&tasks->tasks, &tasks->capacity, tasks->n_tasks + 1,
+                    sizeof *tasks->tasks)) {
+        return fy_fail_no_memory(error, "a task");
+    }
+    tasks->tasks[tasks->n_tasks++] = (fy_task){.id          = task->task_id,
+                                               .bytes       = task->bytes,
+                                               .content     = task->content,
+                                               .element     = (uint32_t)task->element_bytes,
+                                               .from        = task->from,
+                                               .to          = task->to,
+                                               .has_content = task->has_content};
+    return FERRY_OK;
+}
+
+static int compare_numbers(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int by_receiver_then_id(const void *a, const void *b)
+{
+    const fy_task *x = a, *y = b;
+    return x->to != y->to ? compare_numbers(x->to, y->to) : compare_numbers(x->id, y->id);
+}
+
+static int largest_first(const void *a, const void *b)
+{
+    const fy_task *x = a, *y = b;
+    return x->bytes != y->bytes ? compare_numbers(y->bytes, x->bytes)
+                                : compare_numbers(x->id, y->id);
+}
+
+/* By sender in one pass, then each sender's by receiver and id. */
+static ferry_status sort_tasks(const ferry_task_list *list, fy_pairs *pairs, ferry_error *error)
+{
+    size_t  *begin = fy_alloc_zeroed((size_t)list->n_ranks + 2, sizeof *begin);
+    fy_task *tasks = fy_alloc(list->n_tasks, sizeof *tasks);
+    if (begin == NULL || tasks == NULL) {
+        fy_free(begin);
+        fy_free(tasks);
+        return fy_fail_no_memory(error, "the tasks of a schedule");
+    }
+    for (size_t i = 0; i < list->n_tasks; i++) {
+        begin[list->tasks[i].from + 2]++;
+    }
+    for (uint32_t rank = 0; rank < list->n_ranks; rank++) {
+        begin[rank + 2] += begin[rank + 1];
+    }
+    for (size_t i = 0; i < list->n_tasks; i++) {
+        tasks[begin[list->tasks[i].from + 1]++] = list->tasks[i];
+    }
+    for (uint32_t rank = 0; rank < list->n_ranks; rank++) {
+        fy_sort(tasks + begin[rank], begin[rank + 1] - begin[rank], sizeof *tasks,
+                by_receiver_then_id);
+    }
+    fy_free(begin);
+    pairs->tasks   = tasks;
+    pairs->n_tasks = (uint32_t)list->n_tasks;
+    return FERRY_OK;
+}
+
+static bool same_pair(const fy_task *a, const fy_task *b)
+{
+    return a->from == b->from && a->to == b->to;
+}
+
+static ferry_status form_pair(fy_pairs *pairs, uint32_t first, uint32_t end, ferry_error *error)
+{
+    fy_task *tasks = pairs->tasks;
+    fy_pair  pair  = {
+          .from = tasks[first].from, .to = tasks[first].to, .first = first, .n_tasks = end - first};
+    for (uint32_t i = first; i < end; i++) {
+        if (i > first && tasks[i].id == tasks[i - 1].id) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "task %llu occurs twice from rank %u to rank %u: ids are distinct "
+                           "within a pair of ranks",
+                           (unsigned long long)tasks[i].id, pair.from, pair.to);
+        }
+        if (!fy_add(pair.bytes, tasks[i].bytes, &pair.bytes)) {
+            return fy_fail(error, FERRY_ERR_LIMIT,
+                           "the tasks from rank %u to rank %u exceed 2^64 bytes", pair.from,
+                           pair.to);
+        }
+        pairs->largest_element = fy_max(pairs->largest_element, tasks[i].element);
+    }
+    if (!fy_add(pairs->bytes, pair.bytes, &pairs->bytes) || pairs->bytes >> 60 != 0) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "a schedule moves less than 2^60 bytes in all");
+    }
+    fy_sort(tasks + first, end - first, sizeof *tasks, largest_first);
+    pairs->pairs[pairs->n_pairs++] = pair;
+    return FERRY_OK;
+}
+
+static ferry_status form_pairs(fy_pairs *pairs, ferry_error *error)
+{
+    uint32_t     n      = pairs->n_tasks != 0;
+    ferry_status status = FERRY_OK;
+    for (uint32_t i = 1; i < pairs->n_tasks; i++) {
+        n += !same_pair(&pairs->tasks[i - 1], &pairs->tasks[i]);
+    }
+    pairs->pairs = fy_alloc(n, sizeof *pairs->pairs);
+    if (pairs->pairs == NULL) {
+        return fy_fail_no_memory(error, "the pairs of a schedule");
+    }
+    for (uint32_t first = 0, end; first < pairs->n_tasks && status == FERRY_OK; first = end) {
+        end = first + 1;
+        while (end < pairs->n_tasks && same_pair(&pairs->tasks[first], &pairs->tasks[end])) {
+            end++;
+        }
+        status = form_pair(pairs, first, end, error);
+    }
+    return status;
+}
+
+ferry_status fy_pairs_init(const ferry_task_list *list, fy_pairs *pairs, ferry_error *error)
+{
+    *pairs              = (fy_pairs){.n_ranks = list->n_ranks};
+    ferry_status status = sort_tasks(list, pairs, error);
+    if (status == FERRY_OK) {
+        status = form_pairs(pairs, error);
+    }
+    if (status != FERRY_OK) {
+        fy_pairs_cleanup(pairs);
+    }
+    return status;
+}
+
+void fy_pairs_cleanup(fy_pairs *pairs)
+{
+    fy_free(pairs->tasks);
+    fy_free(pairs->pairs);
+    *pairs = (fy_pairs){0};
+}

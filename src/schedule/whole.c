@@ -1,0 +1,180 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "schedule/build.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/sort.h"
+#include "schedule/colour.h"
+#include "schedule/palette.h"
+
+/* The ends of batches as columns, and what becomes of them. */
+typedef struct columns {
+    uint32_t *from;
+    uint32_t *to;
+    uint32_t *round;
+} columns;
+
+static ferry_status columns_init(columns *c, const fy_deal *deal, ferry_error *error)
+{
+    if (deal->n_batches > INT32_MAX) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "a schedule of %zu batches: the limit is 2^31 - 1; take larger slots",
+                       deal->n_batches);
+    }
+    c->from = fy_alloc(3 * deal->n_batches, sizeof *c->from);
+    if (c->from == NULL) {
+        return fy_fail_no_memory(error, "the batches of a schedule");
+    }
+    c->to    = c->from + deal->n_batches;
+    c->round = c->to + deal->n_batches;
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        c->from[i]  = deal->batches[i].from;
+        c->to[i]    = deal->batches[i].to;
+        c->round[i] = deal->batches[i].round;
+    }
+    return FERRY_OK;
+}
+
+static ferry_status deal_in_chunks(fy_deal *deal, uint32_t pair, uint64_t chunk, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    uint64_t     rest, taken;
+    while ((rest = deal->hands[pair].rest) > 0 && status == FERRY_OK) {
+        uint64_t even = fy_ceil_div(rest, fy_ceil_div(rest, chunk));
+        even          = fy_max(even, deal->pairs->largest_element);
+        status        = fy_deal_take(deal, pair, FY_NO_COLOUR, even, &taken, error);
+    }
+    return status;
+}
+
+typedef struct length {
+    uint64_t bytes;
+    uint32_t round;
+} length;
+
+static int longest_first(const void *a, const void *b)
+{
+    const length *x = a, *y = b;
+    if (x->bytes != y->bytes) {
+        return x->bytes > y->bytes ? -1 : 1;
+    }
+    return (x->round > y->round) - (x->round < y->round);
+}
+
+/* Rounds of one length after another: ports wait less for each other. */
+static ferry_status order_rounds(fy_deal *deal, uint32_t n_rounds, ferry_error *error)
+{
+    length   *lengths = fy_alloc_zeroed(n_rounds, sizeof *lengths);
+    uint32_t *place   = fy_alloc(n_rounds, sizeof *place);
+    if (lengths == NULL || place == NULL) {
+        fy_free(lengths);
+        fy_free(place);
+        return fy_fail_no_memory(error, "the rounds of a schedule");
+    }
+    for (uint32_t i = 0; i < n_rounds; i++) {
+        lengths[i].round = i;
+    }
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        length *l = &lengths[deal->batches[i].round];
+        l->bytes  = fy_max(l->bytes, deal->batches[i].bytes);
+    }
+    fy_sort(lengths, n_rounds, sizeof *lengths, longest_first);
+    for (uint32_t i = 0; i < n_rounds; i++) {
+        place[lengths[i].round] = i;
+    }
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        deal->batches[i].round = place[deal->batches[i].round];
+    }
+    fy_free(lengths);
+    fy_free(place);
+    return FERRY_OK;
+}
+
+ferry_status fy_deal_whole(const fy_job *job, uint64_t chunk_bytes, fy_deal *deal,
+                           ferry_error *error)
+{
+    columns      c        = {0};
+    uint32_t     n_rounds = 0;
+    ferry_status status   = FERRY_OK;
+    for (uint32_t i = 0; i < job->pairs->n_pairs && status == FERRY_OK; i++) {
+        status = deal_in_chunks(deal, i, fy_min(chunk_bytes, job->slot_bytes), error);
+    }
+    if (status == FERRY_OK) {
+        status = columns_init(&c, deal, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_colour_batches(job->pairs->n_ranks, deal->n_batches, c.from, c.to, job->duplex,
+                                   c.round, &n_rounds, error);
+    }
+    for (size_t i = 0; i < deal->n_batches && status == FERRY_OK; i++) {
+        deal->batches[i].round = c.round[i];
+    }
+    fy_free(c.from);
+    return status == FERRY_OK ? order_rounds(deal, n_rounds, error) : status;
+}
+
+static ferry_status count_degree(const fy_job *job, const fy_deal *deal, uint32_t *degree_out,
+                                 ferry_error *error)
+{
+    uint32_t  n = job->pairs->n_ranks, shift = job->duplex == FERRY_DUPLEX_HALF ? 0 : n;
+    uint32_t *count = fy_alloc_zeroed(2 * (size_t)n, sizeof *count), degree = 0;
+    if (count == NULL) {
+        return fy_fail_no_memory(error, "the ports of a schedule");
+    }
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        count[deal->batches[i].from]++;
+        count[shift + deal->batches[i].to]++;
+    }
+    for (uint32_t i = 0; i < 2 * n; i++) {
+        degree = count[i] > degree ? count[i] : degree;
+    }
+    fy_free(count);
+    *degree_out = degree;
+    return FERRY_OK;
+}
+
+static ferry_status insert_all(const fy_job *job, columns *c, size_t n, uint32_t degree,
+                               ferry_error *error)
+{
+    fy_palette   palette;
+    uint32_t     n_ranks = job->pairs->n_ranks;
+    bool         half    = job->duplex == FERRY_DUPLEX_HALF;
+    ferry_status status  = fy_palette_init(&palette, half ? n_ranks : 2 * n_ranks,
+                                          half ? 0 : n_ranks, n, c->from, c->to, c->round, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    palette.n_colours = degree;
+    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+        if (c->round[i] == FY_NO_COLOUR) {
+            status = fy_palette_insert(&palette, (uint32_t)i, error);
+        }
+    }
+    fy_palette_cleanup(&palette);
+    return status;
+}
+
+ferry_status fy_deal_fit_rounds(const fy_job *job, fy_deal *deal, ferry_error *error)
+{
+    columns      c      = {0};
+    uint32_t     degree = 0;
+    size_t       n_open = 0;
+    ferry_status status = columns_init(&c, deal, error);
+    if (status == FERRY_OK) {
+        status = count_degree(job, deal, &degree, error);
+    }
+    for (size_t i = 0; i < deal->n_batches && status == FERRY_OK; i++) {
+        if (c.round[i] >= degree) {
+            c.round[i] = FY_NO_COLOUR;
+            n_open++;
+        }
+    }
+    if (status == FERRY_OK && n_open > 0) {
+        status = insert_all(job, &c, deal->n_batches, degree, error);
+    }
+    for (size_t i = 0; i < deal->n_batches && status == FERRY_OK; i++) {
+        deal->batches[i].round = c.round[i];
+    }
+    fy_free(c.from);
+    return status;
+}

@@ -1,0 +1,265 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* The arguments of `ferry plan`. */
+#include "plan.h"
+
+#include "commands.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPT_JSON = 256,
+    OPT_SUMMARY,
+    OPT_RANK,
+    OPT_REPLICA,
+    OPT_SUBSET,
+    OPT_PROVE,
+    OPT_SAVE,
+    OPT_SCHEDULE,
+    OPT_DUPLEX,
+    OPT_SLOT_BYTES,
+    OPT_MAX_TASKS,
+    OPT_NO_RELAYS,
+    OPT_TRACE
+};
+
+static const struct option long_options[] = {
+    {"json", no_argument, NULL, OPT_JSON},
+    {"summary", no_argument, NULL, OPT_SUMMARY},
+    {"rank", required_argument, NULL, OPT_RANK},
+    {"replica", required_argument, NULL, OPT_REPLICA},
+    {"subset", required_argument, NULL, OPT_SUBSET},
+    {"prove", no_argument, NULL, OPT_PROVE},
+    {"save", required_argument, NULL, OPT_SAVE},
+    {"schedule", optional_argument, NULL, OPT_SCHEDULE},
+    {"duplex", required_argument, NULL, OPT_DUPLEX},
+    {"slot-bytes", required_argument, NULL, OPT_SLOT_BYTES},
+    {"max-tasks", required_argument, NULL, OPT_MAX_TASKS},
+    {"no-relays", no_argument, NULL, OPT_NO_RELAYS},
+    {"trace", required_argument, NULL, OPT_TRACE},
+    {NULL, 0, NULL, 0}};
+
+/* A decimal number that may be followed by something, which *end_out is. */
+static bool parse_number(const char *text, unsigned long long *value_out, const char **end_out)
+{
+    char *end;
+    errno      = 0;
+    *value_out = strtoull(text, &end, 10);
+    *end_out   = end;
+    return *text >= '0' && *text <= '9' && errno == 0;
+}
+
+static bool parse_rank(const char *text, uint32_t *rank_out)
+{
+    unsigned long long value;
+    const char        *end;
+    if (!parse_number(text, &value, &end) || *end != '\0' || value >= FERRY_MAX_RANKS) {
+        return false;
+    }
+    *rank_out = (uint32_t)value;
+    return true;
+}
+
+/* "4096", "512K", "16M", "1G": at least 1. */
+static bool parse_bytes(const char *text, uint64_t *bytes_out)
+{
+    static const char  units[] = "KMG";
+    unsigned long long value;
+    const char        *end;
+    if (!parse_number(text, &value, &end) || value == 0) {
+        return false;
+    }
+    unsigned shift = 0;
+    if (*end != '\0') {
+        const char *unit = strchr(units, *end);
+        if (unit == NULL || end[1] != '\0') {
+            return false;
+        }
+        shift = 10 * (unsigned)(unit - units + 1);
+    }
+    *bytes_out = (uint64_t)value << shift;
+    return *bytes_out >> shift == value;
+}
+
+static int parse_policy(const char *text, plan_request *r)
+{
+    if (strcmp(text, "balanced") == 0) {
+        r->planning.replica = FERRY_REPLICA_BALANCED;
+    } else if (strcmp(text, "seed") == 0) {
+        r->planning.replica = FERRY_REPLICA_SEED;
+    } else {
+        return fail_usage("plan", "--replica takes balanced or seed, not \"%s\"", text);
+    }
+    r->has_planning_option = true;
+    return EXIT_DONE;
+}
+
+static int parse_rule(const char *text, plan_request *r)
+{
+    static const char *const names[] = {[FERRY_SCHEDULE_OPTIMAL]        = "optimal",
+                                        [FERRY_SCHEDULE_FIRST_FIT]      = "first-fit",
+                                        [FERRY_SCHEDULE_FIRST_FIT_HALF] = "first-fit-half"};
+    r->has_schedule                  = true;
+    for (uint32_t i = 0; text != NULL; i++) {
+        if (i == sizeof names / sizeof names[0]) {
+            return fail_usage(
+                "plan", "--schedule takes optimal, first-fit or first-fit-half, not \"%s\"", text);
+        }
+        if (strcmp(text, names[i]) == 0) {
+            r->scheduling.rule = i;
+            break;
+        }
+    }
+    return EXIT_DONE;
+}
+
+static int parse_duplex(const char *text, plan_request *r)
+{
+    if (strcmp(text, "half") == 0) {
+        r->scheduling.duplex = FERRY_DUPLEX_HALF;
+    } else if (strcmp(text, "full") == 0) {
+        r->scheduling.duplex = FERRY_DUPLEX_FULL;
+    } else {
+        return fail_usage("plan", "--duplex takes half or full, not \"%s\"", text);
+    }
+    r->has_duplex        = true;
+    r->scheduling_option = "--duplex";
+    return EXIT_DONE;
+}
+
+static int parse_max_tasks(const char *text, plan_request *r)
+{
+    unsigned long long value;
+    const char        *end;
+    if (!parse_number(text, &value, &end) || *end != '\0' || value == 0 || value > UINT32_MAX) {
+        return fail_usage("plan", "--max-tasks takes a number from 1 to %u, not \"%s\"", UINT32_MAX,
+                          text);
+    }
+    r->scheduling.max_tasks = (uint32_t)value;
+    r->scheduling_option    = "--max-tasks";
+    return EXIT_DONE;
+}
+
+static int apply_schedule_option(int option, plan_request *r)
+{
+    switch (option) {
+    case OPT_SCHEDULE:
+        return parse_rule(optarg, r);
+    case OPT_DUPLEX:
+        return parse_duplex(optarg, r);
+    case OPT_SLOT_BYTES:
+        if (!parse_bytes(optarg, &r->scheduling.slot_bytes)) {
+            return fail_usage("plan",
+                              "--slot-bytes takes a number of bytes from 1, or of K, M or G (4096, "
+                              "16M), not \"%s\"",
+                              optarg);
+        }
+        r->scheduling_option = "--slot-bytes";
+        return EXIT_DONE;
+    case OPT_MAX_TASKS:
+        return parse_max_tasks(optarg, r);
+    case OPT_NO_RELAYS:
+        r->scheduling.no_relays = true;
+        r->scheduling_option    = "--no-relays";
+        return EXIT_DONE;
+    case OPT_TRACE:
+        if (*optarg == '\0') {
+            return fail_usage("plan", "--trace takes the name of a file");
+        }
+        r->trace        = optarg;
+        r->has_schedule = true;
+        return EXIT_DONE;
+    default:
+        return EXIT_USAGE;
+    }
+}
+
+static int apply_option(int option, plan_request *r)
+{
+    switch (option) {
+    case OPT_JSON:
+        r->json = true;
+        return EXIT_DONE;
+    case OPT_SUMMARY:
+        r->summary = true;
+        return EXIT_DONE;
+    case OPT_RANK:
+        if (!parse_rank(optarg, &r->rank)) {
+            return fail_usage("plan", "--rank takes a rank, not \"%s\"", optarg);
+        }
+        r->has_rank = true;
+        return EXIT_DONE;
+    case OPT_REPLICA:
+        return parse_policy(optarg, r);
+    case OPT_SUBSET:
+        r->planning.subset     = optarg;
+        r->has_planning_option = true;
+        return EXIT_DONE;
+    case OPT_PROVE:
+        r->prove = true;
+        return EXIT_DONE;
+    case OPT_SAVE:
+        r->save = optarg;
+        return EXIT_DONE;
+    default:
+        return apply_schedule_option(option, r);
+    }
+}
+
+/* What each option may say was checked; this is what they say together. */
+static int check_together(plan_request *r)
+{
+    if (r->summary && !r->json) {
+        return fail_usage("plan", "--summary goes with --json");
+    }
+    if (r->prove && r->planning.subset != NULL) {
+        return fail_usage("plan", "--prove takes whole plans, so it does not go with --subset");
+    }
+    if (r->scheduling_option != NULL && !r->has_schedule) {
+        return fail_usage("plan", "%s goes with --schedule or --trace", r->scheduling_option);
+    }
+    if (r->scheduling.rule == FERRY_SCHEDULE_FIRST_FIT_HALF) {
+        if (r->has_duplex && r->scheduling.duplex == FERRY_DUPLEX_FULL) {
+            return fail_usage("plan", "--schedule=first-fit-half is half duplex, so it does not go "
+                                      "with --duplex full");
+        }
+        r->scheduling.duplex = FERRY_DUPLEX_HALF;
+    }
+    return EXIT_DONE;
+}
+
+int plan_parse_arguments(int argc, char **argv, plan_request *request_out)
+{
+    plan_request r = {.planning   = FERRY_PLAN_OPTIONS_INIT,
+                      .scheduling = FERRY_SCHEDULE_OPTIONS_INIT};
+    int          option;
+    optind = 1;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
+        if (option == ':') {
+            return fail_usage("plan", "%s needs a value", argv[optind - 1]);
+        }
+        if (option == '?') {
+            return fail_usage("plan", "%s is not understood", argv[optind - 1]);
+        }
+        int status = apply_option(option, &r);
+        if (status != EXIT_DONE) {
+            return status;
+        }
+    }
+    if (optind + 1 != argc) {
+        return fail_usage("plan", "%s",
+                          optind == argc   ? "a spec is missing"
+                          : r.has_schedule ? "there is more than one spec (a rule follows "
+                                             "--schedule after \"=\")"
+                                           : "there is more than one spec");
+    }
+    r.path     = argv[optind];
+    int status = check_together(&r);
+    if (status == EXIT_DONE) {
+        *request_out = r;
+    }
+    return status;
+}

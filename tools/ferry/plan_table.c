@@ -1,0 +1,190 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* A plan for people: totals, ranks, bound, and the moves of one rank. */
+#include "plan.h"
+
+#include "commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+const char *format_bytes(double bytes, char text[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t                   unit    = 0;
+    while (bytes >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
+        bytes /= 1024;
+        unit++;
+    }
+    snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
+    return text;
+}
+
+typedef struct row {
+    uint32_t         rank;
+    ferry_rank_bytes bytes;
+} row;
+
+static int compare_busy(const void *a, const void *b)
+{
+    const row *x = a, *y = b;
+    uint64_t   p = x->bytes.in > x->bytes.out ? x->bytes.in : x->bytes.out;
+    uint64_t   q = y->bytes.in > y->bytes.out ? y->bytes.in : y->bytes.out;
+    if (p != q) {
+        return p > q ? -1 : 1;
+    }
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static void print_row(const row *r)
+{
+    char in[32], out[32], local[32];
+    printf("  %8u  %12s  %12s  %12s  %12llu\n", r->rank, format_bytes((double)r->bytes.in, in),
+           format_bytes((double)r->bytes.out, out), format_bytes((double)r->bytes.local, local),
+           (unsigned long long)r->bytes.n_moves);
+}
+
+enum { ALL_ROWS = 16, BUSIEST_ROWS = 8 };
+
+static void print_ranks(const char *title, const row *rows, uint32_t n)
+{
+    printf("\n%s\n", title);
+    printf("  %8s  %12s  %12s  %12s  %12s\n", "rank", "in", "out", "local", "moves in");
+    for (uint32_t i = 0; i < n; i++) {
+        print_row(&rows[i]);
+    }
+}
+
+static const char *reason_in_words(uint32_t reason)
+{
+    switch (reason) {
+    case FERRY_BOUND_EGRESS:
+        return "what this rank must send, however the replicas share the work";
+    case FERRY_BOUND_INGRESS:
+        return "what this rank must receive";
+    case FERRY_BOUND_NODE_EGRESS:
+        return "what must leave this rank's node";
+    case FERRY_BOUND_NODE_INGRESS:
+        return "what must enter this rank's node";
+    default:
+        return "nothing has to travel";
+    }
+}
+
+static void print_bound(const ferry_plan_bound *bound)
+{
+    printf("\nBound: ");
+    if (bound->reason == FERRY_BOUND_NONE) {
+        printf("%s\n", reason_in_words(bound->reason));
+        return;
+    }
+    if (bound->has_seconds) {
+        printf("%.6g s, ", bound->seconds);
+    }
+    printf("by %s of rank %u: %s\n", ferry_bound_reason_name(bound->reason), bound->rank,
+           reason_in_words(bound->reason));
+}
+
+static void print_balance(const row *rows, uint32_t n, const ferry_plan_bound *bound)
+{
+    uint64_t in = 0, out = 0;
+    char     text[32], least[32];
+    for (uint32_t i = 0; i < n; i++) {
+        in  = rows[i].bytes.in > in ? rows[i].bytes.in : in;
+        out = rows[i].bytes.out > out ? rows[i].bytes.out : out;
+    }
+    printf("Busiest receiver: %s\n", format_bytes((double)in, text));
+    printf("Busiest sender:   %s", format_bytes((double)out, text));
+    if (bound->busiest_bytes > 0) {
+        printf(", the least possible is %s: ratio %.4f", format_bytes(bound->busiest_bytes, least),
+               (double)out / bound->busiest_bytes);
+    }
+    printf("\n");
+}
+
+static void print_totals(const ferry_plan *plan, const ferry_plan_totals *totals,
+                         const ferry_plan_statistics *statistics)
+{
+    char digest[33], moved[32], local[32], total[32];
+    ferry_plan_digest(plan, digest);
+    printf("%llu tensors in %llu layout classes, %u ranks, %llu moves\n",
+           (unsigned long long)statistics->n_tensors,
+           (unsigned long long)statistics->layout_classes, ferry_plan_world_size(plan),
+           (unsigned long long)totals->n_moves);
+    printf("%s in all: %s between ranks, %s stay on their rank\n",
+           format_bytes((double)totals->moved_bytes + (double)totals->local_bytes, total),
+           format_bytes((double)totals->moved_bytes, moved),
+           format_bytes((double)totals->local_bytes, local));
+    printf("digest %s\n", digest);
+}
+
+static ferry_status list_rows(const ferry_plan *plan, row *rows, ferry_error *error)
+{
+    uint32_t n = ferry_plan_world_size(plan);
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i]             = (row){.rank = i, .bytes = FERRY_RANK_BYTES_INIT};
+        ferry_status status = ferry_plan_get_rank_bytes(plan, i, &rows[i].bytes, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    return FERRY_OK;
+}
+
+/* The moves of one rank, for people: one line each. */
+static ferry_status print_move(void *context, const ferry_move *move)
+{
+    char bytes[32];
+    (void)context;
+    printf("  %10llu  %6u -> %-6u  %12s  %s [", (unsigned long long)move->task_id, move->from,
+           move->to, format_bytes((double)move->bytes, bytes), move->tensor);
+    for (uint32_t d = 0; d < move->n_dims; d++) {
+        printf("%s%llu:%llu", d == 0 ? "" : ", ", (unsigned long long)move->dst_begin[d],
+               (unsigned long long)(move->dst_begin[d] + move->length[d]));
+    }
+    printf("]%s%s\n", move->source == NULL ? "" : " from ",
+           move->source == NULL ? "" : move->source);
+    return FERRY_OK;
+}
+
+int plan_print_table(const plan_request *r, const ferry_plan *plan)
+{
+    ferry_error           error;
+    ferry_plan_totals     totals     = FERRY_PLAN_TOTALS_INIT;
+    ferry_plan_statistics statistics = FERRY_PLAN_STATISTICS_INIT;
+    ferry_plan_bound      bound      = FERRY_PLAN_BOUND_INIT;
+    uint32_t              n          = ferry_plan_world_size(plan);
+    row                  *rows       = calloc(n, sizeof *rows);
+    int                   status     = EXIT_DONE;
+    if (rows == NULL) {
+        return fail("plan", "out of memory");
+    }
+    if (ferry_plan_get_totals(plan, &totals, &error) != FERRY_OK ||
+        ferry_plan_get_statistics(plan, &statistics, &error) != FERRY_OK ||
+        ferry_plan_get_bound(plan, &bound, &error) != FERRY_OK ||
+        list_rows(plan, rows, &error) != FERRY_OK) {
+        status = fail("plan", error.message);
+        goto out;
+    }
+    print_totals(plan, &totals, &statistics);
+    if (r->has_rank) {
+        print_ranks("This rank:", &rows[r->rank], 1);
+        printf("\nIts moves:\n  %10s  %6s    %-6s  %12s  tensor [destination box]\n", "id", "from",
+               "to", "bytes");
+        if (ferry_plan_visit(plan, r->rank, print_move, NULL, NULL, &error) != FERRY_OK) {
+            status = fail("plan", error.message);
+            goto out;
+        }
+    } else if (n <= ALL_ROWS) {
+        print_ranks("Every rank:", rows, n);
+    } else {
+        qsort(rows, n, sizeof *rows, compare_busy);
+        print_ranks("The busiest ranks:", rows, BUSIEST_ROWS);
+    }
+    print_bound(&bound);
+    if (!r->has_rank) {
+        print_balance(rows, n, &bound);
+    }
+out:
+    free(rows);
+    return status;
+}

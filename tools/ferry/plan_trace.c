@@ -1,0 +1,76 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* ferry plan --trace: the timeline of a schedule as a file. */
+#include "plan.h"
+
+#include "commands.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static ferry_status fail_file(const char *path, const char *what, ferry_error *error)
+{
+    snprintf(error->message, sizeof error->message, "%.800s: %s: %s", path, what, strerror(errno));
+    return FERRY_ERR_IO;
+}
+
+static ferry_status fill(const ferry_simulation *simulation, const char *path, ferry_error *error)
+{
+    FILE *file = fopen(path, "wbe");
+    if (file == NULL) {
+        return fail_file(path, "cannot be created", error);
+    }
+    ferry_status status = ferry_simulation_write_trace(simulation, write_stream, file, error);
+    bool         full   = status == FERRY_OK && fflush(file) != 0;
+    if (status == FERRY_ERR_IO || full) {
+        status = fail_file(path, "cannot be written", error);
+    }
+    if (fclose(file) != 0 && status == FERRY_OK) {
+        status = fail_file(path, "cannot be written", error);
+    }
+    return status;
+}
+
+/* A device or a pipe is written to; renaming would put a file in its place. */
+static bool is_replaceable(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) != 0 || S_ISREG(about.st_mode);
+}
+
+static ferry_status replace(const ferry_simulation *simulation, const char *path,
+                            ferry_error *error)
+{
+    size_t bytes     = strlen(path) + 32;
+    char  *temporary = malloc(bytes);
+    if (temporary == NULL) {
+        snprintf(error->message, sizeof error->message, "out of memory");
+        return FERRY_ERR_NO_MEMORY;
+    }
+    snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
+    ferry_status status = fill(simulation, temporary, error);
+    if (status == FERRY_OK && rename(temporary, path) != 0) {
+        status = fail_file(path, "cannot be replaced", error);
+    }
+    if (status != FERRY_OK) {
+        unlink(temporary);
+    }
+    free(temporary);
+    return status;
+}
+
+int plan_write_trace(const ferry_schedule *schedule, const char *path)
+{
+    ferry_error       error;
+    ferry_simulation *simulation = NULL;
+    ferry_status      status     = ferry_simulation_create(schedule, NULL, &simulation, &error);
+    if (status == FERRY_OK) {
+        status = is_replaceable(path) ? replace(simulation, path, &error)
+                                      : fill(simulation, path, &error);
+    }
+    ferry_simulation_destroy(simulation);
+    return status == FERRY_OK ? EXIT_DONE : fail("plan", error.message);
+}
