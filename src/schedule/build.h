@@ -41,10 +41,11 @@ ferry_status fy_deal_even(const fy_job *job, double shortest, fy_deal *deal, fer
 ferry_status fy_deal_sort_rounds(const fy_job *job, fy_deal *deal, ferry_error *error);
 
 /*
- * Puts batches with FY_NO_COLOUR, and those beyond the largest degree, into as few rounds as the
- * degree allows.
+ * Finishes a deal with n_rounds rounds of falling length: batches with FY_NO_COLOUR get rounds, and
+ * the rounds in the end are as many as the largest degree.
  */
-ferry_status fy_deal_fit_rounds(const fy_job *job, fy_deal *deal, ferry_error *error);
+ferry_status fy_deal_fit_rounds(const fy_job *job, uint32_t n_rounds, fy_deal *deal,
+                                ferry_error *error);
 
 /* What each batch that relays waits for; needs batches, segments and report.relayed_bytes. */
 ferry_status fy_schedule_list_waits(ferry_schedule *schedule, ferry_error *error);

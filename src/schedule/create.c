@@ -13,8 +13,11 @@
  */
 static const double WORTH_IT = 0.995;
 
-/* Beyond so many pairs peeling would take minutes. */
-enum { PEEL_PAIRS = 1 << 23, SORT_BATCHES = 1 << 19 };
+/* Where nodes limit, trees of relays may do worse than chains; from here on both are tried. */
+static const double CHAIN_FROM = 1.05;
+
+/* Beyond so many pairs peeling would take minutes; with many tasks few ways are tried. */
+enum { PEEL_PAIRS = 1 << 23, SORT_BATCHES = 1 << 19, MANY_TASKS = 1 << 20 };
 
 typedef ferry_status (*deal_way)(const fy_job *job, double size, fy_deal *deal, ferry_error *error);
 
@@ -123,24 +126,47 @@ static ferry_status try_chunks(const fy_job *job, ferry_schedule **best, ferry_e
     return status;
 }
 
+/* The number of chunks at which latency and the pipeline's length cost the least together. */
+static double best_chunks(const fy_job *job, double depth, double most)
+{
+    enum { LEAST_CHUNKS = 4 };
+    double latency = job->network->latency;
+    double n       = latency > 0 ? sqrt(depth * job->bound.time / latency) : most;
+    return fmin(fmax(n, LEAST_CHUNKS), most);
+}
+
+static ferry_status try_chunked(const fy_job *job, deal_way way, double n, ferry_schedule **best,
+                                ferry_error *error)
+{
+    double       bytes  = job->bound.time * job->network->rank_rate[job->bound.rank];
+    ferry_status status = FERRY_OK;
+    for (double parts = n; parts >= n / 4 && status == FERRY_OK; parts /= 2) {
+        const ferry_schedule *before = *best;
+        status                       = try_way(job, way, ceil(bytes / parts), best, error);
+        if (*best == before) {
+            break; /* longer rounds would not be better */
+        }
+    }
+    return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status; /* it would take too long */
+}
+
 /*
- * n chunks reach k receivers in n + log2(k) rounds: latency asks for few chunks, pipelining for
- * many. The best number is about the root of log2(k) x time / latency.
+ * In n rounds and log2(k) more k receivers pass n chunks on to each other, along a chain in n + k:
+ * latency asks for few chunks, the pipeline for many.
  */
 static ferry_status try_relays(const fy_job *job, ferry_schedule **best, ferry_error *error)
 {
-    enum { MOST_CHUNKS = 384, LEAST_CHUNKS = 4 };
+    enum { MOST_CHUNKS = 384, MOST_CHAINED = 2048 };
     uint32_t     receivers = 0;
     ferry_status status    = fy_relay_fan_out(job, &receivers, error);
     if (status != FERRY_OK || receivers < 2) {
         return status;
     }
-    double time = job->bound.time, latency = job->network->latency;
-    double n          = latency > 0 ? sqrt(log2(receivers + 1) * time / latency) : MOST_CHUNKS;
-    n                 = fmin(fmax(n, LEAST_CHUNKS), MOST_CHUNKS);
-    double most_bytes = time * job->network->rank_rate[job->bound.rank];
-    for (double factor = 1; factor >= 0.25 && status == FERRY_OK; factor /= 2) {
-        status = try_way(job, fy_deal_relayed, ceil(most_bytes / (n * factor)), best, error);
+    status = try_chunked(job, fy_deal_relayed, best_chunks(job, log2(receivers + 1), MOST_CHUNKS),
+                         best, error);
+    if (status == FERRY_OK && job->network->n_nodes != 0 && (*best)->report.ratio > CHAIN_FROM) {
+        status = try_chunked(job, fy_deal_chained, best_chunks(job, receivers, MOST_CHAINED), best,
+                             error);
     }
     return status;
 }
@@ -161,9 +187,39 @@ static ferry_status schedule_best(const fy_job *job, ferry_schedule **best, ferr
     if (status == FERRY_OK && !is_good(*best)) {
         status = peelable ? try_even(job, best, error) : try_chunks(job, best, error);
     }
-    if (status == FERRY_OK && job->relays && !is_good(*best) && job->duplex == FERRY_DUPLEX_FULL) {
+    if (status == FERRY_OK && job->relays && !is_good(*best)) {
         status = try_relays(job, best, error);
     }
+    return status;
+}
+
+/* Before anything is cut: slots that are far too small would take all memory. */
+static ferry_status check_degree(const fy_pairs *pairs, const fy_job *job, ferry_error *error)
+{
+    ferry_status status  = FERRY_OK;
+    uint64_t    *batches = fy_alloc_zeroed(2 * (size_t)pairs->n_ranks, sizeof *batches);
+    uint64_t     all     = 0;
+    if (batches == NULL) {
+        return fy_fail_no_memory(error, "the ports of a schedule");
+    }
+    for (uint32_t i = 0; i < pairs->n_pairs && status == FERRY_OK; i++) {
+        const fy_pair *pair  = &pairs->pairs[i];
+        uint64_t       least = fy_max(fy_ceil_div(pair->bytes, job->slot_bytes),
+                                      fy_ceil_div(pair->n_tasks, job->max_tasks));
+        uint64_t       sent  = batches[pair->from] += least;
+        uint64_t       got   = batches[pairs->n_ranks + pair->to] += least;
+        all += least;
+        if (fy_max(sent, got) > INT32_MAX || all > INT32_MAX) {
+            bool sends = sent >= got;
+            status     = fy_fail(error, FERRY_ERR_LIMIT,
+                                 "rank %u %s at least %llu batches of %llu bytes, and there are %llu "
+                                     "in all; the limit is 2^31 - 1: take larger slots",
+                             sends ? pair->from : pair->to, sends ? "sends" : "receives",
+                                 (unsigned long long)fy_max(sent, got),
+                                 (unsigned long long)job->slot_bytes, (unsigned long long)all);
+        }
+    }
+    fy_free(batches);
     return status;
 }
 
@@ -179,7 +235,7 @@ static ferry_status check_options(const fy_pairs *pairs, const fy_job *job, ferr
                            (unsigned long long)job->slot_bytes);
         }
     }
-    return FERRY_OK;
+    return check_degree(pairs, job, error);
 }
 
 static ferry_status read_options(const ferry_schedule_options *options, fy_job *job,

@@ -116,3 +116,55 @@ ferry_status fy_deal_rest(fy_deal *deal, uint32_t pair, uint32_t round, ferry_er
     }
     return status;
 }
+
+/* The last segments of a batch that together have at least bytes. */
+static uint32_t first_of_tail(const fy_deal *deal, const fy_batch *batch, uint64_t bytes,
+                              uint64_t *tail_out)
+{
+    uint32_t first = batch->n_segments;
+    *tail_out      = 0;
+    while (first > 0 && *tail_out < bytes) {
+        *tail_out += deal->segments[batch->first_segment + --first].bytes;
+    }
+    return first;
+}
+
+/* What a tail takes of the segment that it begins in: whole elements, whichever they are. */
+static uint64_t cut_of(const fy_deal *deal, const fy_segment *segment, uint64_t wanted)
+{
+    uint64_t grain = deal->pairs->common_element;
+    return grain >= segment->bytes ? segment->bytes
+                                   : fy_min(fy_ceil_div(wanted, grain) * grain, segment->bytes);
+}
+
+ferry_status fy_deal_split(fy_deal *deal, size_t batch, uint64_t bytes, bool *done_out,
+                           ferry_error *error)
+{
+    fy_batch    from   = deal->batches[batch];
+    uint64_t    tail   = 0;
+    uint32_t    first  = first_of_tail(deal, &from, bytes, &tail);
+    fy_segment *border = &deal->segments[from.first_segment + first];
+    uint64_t    part   = cut_of(deal, border, bytes - (tail - border->bytes));
+    tail -= border->bytes - part;
+    *done_out = tail < from.bytes;
+    if (!*done_out) {
+        return FERRY_OK;
+    }
+    ferry_status status = fy_deal_open(deal, from.from, from.to, from.round, error);
+    for (uint32_t i = first; i < from.n_segments && status == FERRY_OK; i++) {
+        fy_segment segment = deal->segments[from.first_segment + i];
+        if (i == first) {
+            segment.first_byte += segment.bytes - part;
+            segment.bytes = part;
+        }
+        status = fy_deal_add(deal, &segment, error);
+    }
+    if (status == FERRY_OK) {
+        fy_batch *rest = &deal->batches[batch];
+        border         = &deal->segments[from.first_segment + first];
+        border->bytes -= part;
+        rest->bytes -= tail;
+        rest->n_segments = first + (border->bytes > 0);
+    }
+    return status;
+}

@@ -45,6 +45,13 @@ ferry_status fy_deal_open(fy_deal *deal, uint32_t from, uint32_t to, uint32_t ro
 /* To the batch that was opened last. */
 ferry_status fy_deal_add(fy_deal *deal, const fy_segment *segment, ferry_error *error);
 
+/*
+ * Takes about bytes, at least an element, off the end of a batch and appends them as a batch of
+ * their own, with the same round. *done_out is false where the batch has only one element or so.
+ */
+ferry_status fy_deal_split(fy_deal *deal, size_t batch, uint64_t bytes, bool *done_out,
+                           ferry_error *error);
+
 /* The whole rest of a pair in batches as large as they may be. */
 ferry_status fy_deal_rest(fy_deal *deal, uint32_t pair, uint32_t round, ferry_error *error);
 

@@ -125,5 +125,5 @@ ferry_status fy_deal_even(const fy_job *job, double shortest, fy_deal *deal, fer
         status = fy_deal_rest(deal, i, FY_NO_COLOUR, error);
     }
     even_cleanup(&e);
-    return status == FERRY_OK ? fy_deal_fit_rounds(job, deal, error) : status;
+    return status == FERRY_OK ? fy_deal_fit_rounds(job, end, deal, error) : status;
 }

@@ -11,16 +11,19 @@ ferry_status fy_match_init(fy_match *match, uint32_t n_left, uint32_t n_right, u
     uint32_t n    = n_left + n_right;
     *match        = (fy_match){.n_left = n_left, .n_vertices = n, .left = left, .right = right};
     match->begin  = fy_alloc_zeroed((size_t)n + 2, sizeof *match->begin);
-    match->length = fy_alloc_zeroed(5 * (size_t)n, sizeof *match->length);
+    match->length = fy_alloc_zeroed(7 * (size_t)n, sizeof *match->length);
     match->around = fy_alloc(2 * (size_t)n_edges, sizeof *match->around);
     if (match->begin == NULL || match->length == NULL || match->around == NULL) {
         fy_match_cleanup(match);
         return fy_fail_no_memory(error, "the pairs of a schedule");
     }
-    match->edge  = match->length + n;
-    match->seen  = match->edge + n;
-    match->via   = match->seen + n;
-    match->stack = match->via + n;
+    match->edge    = match->length + n;
+    match->seen    = match->edge + n;
+    match->via     = match->seen + n;
+    match->stack   = match->via + n;
+    match->visited = match->stack + n;
+    match->dead    = match->visited + n;
+    match->phase   = 1;
     fy_match_clear_all(match);
     for (uint32_t e = 0; e < n_edges; e++) {
         match->begin[left[e] + 2]++;
@@ -91,9 +94,14 @@ static bool ends_at(fy_match *match, uint32_t vertex, uint32_t *next_out)
     return true;
 }
 
+void fy_match_begin_phase(fy_match *match)
+{
+    match->phase++;
+}
+
 bool fy_match_cover(fy_match *match, uint32_t vertex)
 {
-    uint32_t n = 0, start = vertex, next = 0;
+    uint32_t n = 0, n_visited = 0, start = vertex, next = 0;
     match->search++;
     match->stack[n++] = start;
     while (n > 0) {
@@ -106,17 +114,22 @@ bool fy_match_cover(fy_match *match, uint32_t vertex)
                 i--;
                 continue;
             }
-            if (match->seen[other] == match->search || !match->usable(match->context, edge)) {
+            if (match->seen[other] == match->search || match->dead[other] == match->phase ||
+                !match->usable(match->context, edge)) {
                 continue;
             }
-            match->seen[other] = match->search;
-            match->via[other]  = edge;
+            match->seen[other]          = match->search;
+            match->via[other]           = edge;
+            match->visited[n_visited++] = other;
             if (ends_at(match, other, &next)) {
                 augment(match, start, other);
                 return true;
             }
             match->stack[n++] = next;
         }
+    }
+    for (uint32_t i = 0; i < n_visited; i++) {
+        match->dead[match->visited[i]] = match->phase;
     }
     return false;
 }

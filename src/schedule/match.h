@@ -31,7 +31,10 @@ typedef struct fy_match {
     uint32_t *seen; /* the search that last came by */
     uint32_t *via;  /* the edge by which it came */
     uint32_t *stack;
+    uint32_t *visited; /* by the search so far, on the other side */
+    uint32_t *dead;    /* the phase in which a search came by in vain */
     uint32_t  search;
+    uint32_t  phase;
 } fy_match;
 
 /* The caller sets context and functions afterwards. */
@@ -48,6 +51,12 @@ static inline uint32_t fy_match_across(const fy_match *match, uint32_t edge, uin
 void fy_match_set(fy_match *match, uint32_t edge);
 void fy_match_clear(fy_match *match, uint32_t edge);
 void fy_match_clear_all(fy_match *match);
+
+/*
+ * Begins anew to tell apart what is usable and critical. Within a phase these do not change, so
+ * what one search found to lead nowhere no other one enters again.
+ */
+void fy_match_begin_phase(fy_match *match);
 
 /*
  * Matches a free vertex by an alternating path that ends at a free vertex of the other side, or by

@@ -141,6 +141,7 @@ static ferry_status peel_round(peeling *p, uint32_t *round, ferry_error *error)
     uint64_t     served = 0;
     p->threshold        = fy_min(p->threshold, p->horizon);
     drop_short_matches(p);
+    fy_match_begin_phase(&p->match);
     if (cover_critical(p)) {
         fill(p);
         uint64_t duration = duration_of(p);

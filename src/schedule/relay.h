@@ -13,12 +13,14 @@ typedef struct fy_group {
     uint32_t n_members;
     uint32_t n_contents;
     uint32_t n_chunks;
-    uint32_t n_words;  /* of a member's set of chunks */
-    size_t   members;  /* into fy_groups.ranks */
-    size_t   tasks;    /* into fy_groups.tasks: content by content, receiver by receiver */
-    size_t   chunks;   /* into fy_groups.chunks: n_chunks + 1 places */
-    size_t   have;     /* into fy_groups.have: member by member */
-    uint32_t released; /* chunks that the sender has sent to somebody */
+    uint32_t n_words; /* of a set of chunks */
+    uint32_t n_nodes; /* that members live on, the sender's first; 0 where nodes do not limit */
+    double   rate;    /* at which its chunks travel */
+    size_t   members; /* into fy_groups.ranks, and .place: the number among the group's nodes */
+    size_t   nodes;   /* into fy_groups.nodes */
+    size_t   tasks;   /* into fy_groups.tasks: content by content, receiver by receiver */
+    size_t   chunks;  /* into fy_groups.chunks: n_chunks + 1 places */
+    size_t   have;    /* into fy_groups.have: sets of members, twice of nodes, and two more */
 } fy_group;
 
 /* Where a chunk begins. */
@@ -32,7 +34,10 @@ typedef struct fy_groups {
     fy_group       *groups;
     size_t          n_groups, group_capacity;
     uint32_t       *ranks;
+    uint32_t       *place;
     size_t          n_ranks, rank_capacity;
+    uint32_t       *nodes;
+    size_t          n_nodes, node_capacity;
     uint32_t       *tasks;
     size_t          n_tasks, task_capacity;
     fy_chunk_begin *chunks;
@@ -56,18 +61,53 @@ ferry_status fy_groups_deal(const fy_groups *groups, const fy_group *group, uint
                             uint32_t from_member, uint32_t to_member, uint32_t round, fy_deal *deal,
                             ferry_error *error);
 
+/* The chunks that a member has. */
 static inline uint64_t *fy_group_have(const fy_groups *groups, const fy_group *group,
                                       uint32_t member)
 {
     return groups->have + group->have + (size_t)member * group->n_words;
 }
 
+/* The chunks that some member on a node of the group has, or is about to get. */
+static inline uint64_t *fy_group_node_have(const fy_groups *groups, const fy_group *group,
+                                           uint32_t place)
+{
+    return fy_group_have(groups, group, group->n_members + place);
+}
+
+/* The chunks that all receivers on a node have: those it passes on, so that its ports share. */
+static inline uint64_t *fy_group_node_ready(const fy_groups *groups, const fy_group *group,
+                                            uint32_t place)
+{
+    return fy_group_node_have(groups, group, group->n_nodes + place);
+}
+
+/* The chunks that the sender has sent to somebody, and those that have left its node. */
+static inline uint64_t *fy_group_released(const fy_groups *groups, const fy_group *group)
+{
+    return fy_group_node_have(groups, group, 2 * group->n_nodes);
+}
+
+static inline uint64_t *fy_group_outside(const fy_groups *groups, const fy_group *group)
+{
+    return fy_group_node_have(groups, group, 2 * group->n_nodes + 1);
+}
+
+uint64_t fy_group_chunk_bytes(const fy_groups *groups, const fy_group *group, uint32_t chunk);
+
 /*
- * Rounds in which receivers pass on to each other what several of them want (scheduling.md,
- * planning.md: fan-out); what only one wants goes directly. deal is initialised by the caller for
- * the job's pairs, and ends up with all of their bytes.
+ * Rounds in which receivers pass on to each other what several of them want ; what only one wants
+ * goes directly. deal is initialised by the caller for the job's pairs, and ends up with all of
+ * their bytes. FERRY_ERR_UNSUPPORTED where that would take too long.
  */
 ferry_status fy_deal_relayed(const fy_job *job, double chunk_bytes, fy_deal *deal,
+                             ferry_error *error);
+
+/*
+ * The same along chains: every receiver has the chunks from the one before it, node by node. The
+ * ends are late by a round per receiver, but no node lets a chunk in or out twice.
+ */
+ferry_status fy_deal_chained(const fy_job *job, double chunk_bytes, fy_deal *deal,
                              ferry_error *error);
 
 /* Whether there is any group, and the most receivers that one has. */

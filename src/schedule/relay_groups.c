@@ -29,9 +29,10 @@ static ferry_status strain_init(strain *s, const fy_job *job, ferry_error *error
     for (uint32_t i = 0; i < job->pairs->n_pairs; i++) {
         const fy_pair *pair  = &job->pairs->pairs[i];
         double         bytes = (double)pair->bytes;
-        s->out[pair->from] += bytes / network->rank_rate[pair->from];
+        double         rate  = fy_network_rate(network, pair->from, pair->to);
+        s->out[pair->from] += bytes / rate;
         if (job->duplex == FERRY_DUPLEX_HALF) {
-            s->out[pair->to] += bytes / network->rank_rate[pair->to];
+            s->out[pair->to] += bytes / rate;
         }
         if (nodes != 0) {
             uint32_t a = fy_network_node(network, pair->from);
@@ -237,7 +238,7 @@ static ferry_status cut_chunks(const fy_job *job, fy_groups *groups, uint64_t ch
         group->n_chunks = (uint32_t)(groups->n_chunks - group->chunks);
         group->n_words  = (group->n_chunks + 63) / 64;
         group->have     = groups->n_have;
-        groups->n_have += (size_t)group->n_words * group->n_members;
+        groups->n_have += (size_t)group->n_words * (group->n_members + 2 * group->n_nodes + 2);
         if (status == FERRY_OK) {
             status = add_chunk(groups, place.content, 0, error);
         }
@@ -249,6 +250,16 @@ static ferry_status cut_chunks(const fy_job *job, fy_groups *groups, uint64_t ch
     return status;
 }
 
+/* Then receivers there carry across the border what the sender gives them, once each. */
+static bool has_receiver_at_home(const fy_groups *groups, const fy_group *group)
+{
+    bool any = false;
+    for (uint32_t m = 1; m < group->n_members; m++) {
+        any = any || groups->place[group->members + m] == 0;
+    }
+    return any;
+}
+
 static void fill_senders(fy_groups *groups)
 {
     for (size_t i = 0; i < groups->n_groups; i++) {
@@ -256,6 +267,54 @@ static void fill_senders(fy_groups *groups)
         uint64_t       *have  = fy_group_have(groups, group, 0);
         for (uint32_t chunk = 0; chunk < group->n_chunks; chunk++) {
             have[chunk / 64] |= (uint64_t)1 << (chunk % 64);
+        }
+        if (group->n_nodes > 0 && !has_receiver_at_home(groups, group)) {
+            memcpy(fy_group_node_ready(groups, group, 0), have, group->n_words * sizeof *have);
+        }
+    }
+}
+
+/* Which node each member lives on, in numbers of the group's own. */
+static ferry_status place_members(const fy_job *job, fy_groups *groups, ferry_error *error)
+{
+    const fy_network *network = job->network;
+    groups->place             = fy_alloc_zeroed(groups->n_ranks, sizeof *groups->place);
+    if (groups->place == NULL) {
+        return fy_fail_no_memory(error, "the nodes of groups");
+    }
+    for (size_t i = 0; network->n_nodes != 0 && i < groups->n_groups; i++) {
+        fy_group       *group = &groups->groups[i];
+        const uint32_t *ranks = groups->ranks + group->members;
+        uint32_t        home = fy_network_node(network, ranks[0]), last = home, number = 0;
+        if (!fy_reserve((void **)&groups->nodes, &groups->node_capacity,
+                        groups->n_nodes + group->n_members, sizeof *groups->nodes)) {
+            return fy_fail_no_memory(error, "the nodes of groups");
+        }
+        group->nodes                     = groups->n_nodes;
+        groups->nodes[groups->n_nodes++] = home;
+        group->n_nodes                   = 1;
+        for (uint32_t m = 1; m < group->n_members; m++) { /* receivers are in order of nodes */
+            uint32_t node = fy_network_node(network, ranks[m]);
+            if (node != last && node != home) {
+                number                           = group->n_nodes++;
+                groups->nodes[groups->n_nodes++] = node;
+            }
+            last                              = node == home ? last : node;
+            groups->place[group->members + m] = node == home ? 0 : number;
+        }
+    }
+    return FERRY_OK;
+}
+
+/* A sender feeds its fastest receiver, and receivers each other. */
+static void set_rates(const fy_job *job, fy_groups *groups)
+{
+    for (size_t i = 0; i < groups->n_groups; i++) {
+        fy_group       *group = &groups->groups[i];
+        const uint32_t *ranks = groups->ranks + group->members;
+        for (uint32_t m = 1; m < group->n_members; m++) {
+            double rate = fy_network_rate(job->network, ranks[0], ranks[m]);
+            group->rate = rate > group->rate ? rate : group->rate;
         }
     }
 }
@@ -297,6 +356,10 @@ ferry_status fy_groups_init(const fy_job *job, uint64_t chunk_bytes, fy_groups *
         status = list_tasks(&g, error);
     }
     if (status == FERRY_OK) {
+        status = place_members(job, groups, error);
+    }
+    if (status == FERRY_OK) {
+        set_rates(job, groups);
         status = cut_chunks(job, groups, fy_min(chunk_bytes, job->slot_bytes), error);
     }
     grouping_cleanup(&g);
@@ -312,11 +375,23 @@ void fy_groups_cleanup(fy_groups *groups)
 {
     fy_free(groups->groups);
     fy_free(groups->ranks);
+    fy_free(groups->place);
+    fy_free(groups->nodes);
     fy_free(groups->tasks);
     fy_free(groups->chunks);
     fy_free(groups->have);
     fy_free(groups->is_grouped);
     *groups = (fy_groups){0};
+}
+
+uint64_t fy_group_chunk_bytes(const fy_groups *groups, const fy_group *group, uint32_t chunk)
+{
+    const fy_chunk_begin *begin = groups->chunks + group->chunks + chunk;
+    uint64_t              bytes = 0;
+    for (uint32_t c = begin->content; c <= begin[1].content && c < group->n_contents; c++) {
+        bytes += c == begin[1].content ? begin[1].offset : content_task(groups, group, c)->bytes;
+    }
+    return bytes - begin->offset;
 }
 
 ferry_status fy_groups_deal(const fy_groups *groups, const fy_group *group, uint32_t chunk,

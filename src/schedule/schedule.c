@@ -80,21 +80,32 @@ ferry_status ferry_schedule_segment_at(const ferry_schedule *schedule, uint64_t 
 
 static bool has_rank(const ferry_schedule *schedule, uint32_t rank)
 {
-    return schedule != NULL && rank < schedule->network.n_ranks;
+    return schedule != NULL &&
+           (schedule->is_part ? rank == schedule->part_rank : rank < schedule->network.n_ranks);
+}
+
+/* Where the lists have a rank that the schedule has. */
+static uint32_t place_of(const ferry_schedule *schedule, uint32_t rank)
+{
+    return schedule->is_part ? 0 : rank;
 }
 
 uint32_t ferry_schedule_send_count(const ferry_schedule *schedule, uint32_t rank)
 {
-    return !has_rank(schedule, rank)
-               ? 0
-               : (uint32_t)(schedule->send_begin[rank + 1] - schedule->send_begin[rank]);
+    if (!has_rank(schedule, rank)) {
+        return 0;
+    }
+    const uint64_t *begin = schedule->send_begin + place_of(schedule, rank);
+    return (uint32_t)(begin[1] - begin[0]);
 }
 
 uint32_t ferry_schedule_recv_count(const ferry_schedule *schedule, uint32_t rank)
 {
-    return !has_rank(schedule, rank)
-               ? 0
-               : (uint32_t)(schedule->recv_begin[rank + 1] - schedule->recv_begin[rank]);
+    if (!has_rank(schedule, rank)) {
+        return 0;
+    }
+    const uint64_t *begin = schedule->recv_begin + place_of(schedule, rank);
+    return (uint32_t)(begin[1] - begin[0]);
 }
 
 ferry_status ferry_schedule_send_at(const ferry_schedule *schedule, uint32_t rank, uint32_t index,
@@ -106,7 +117,7 @@ ferry_status ferry_schedule_send_at(const ferry_schedule *schedule, uint32_t ran
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_schedule_send_at: batch_out is NULL");
     }
     if (status == FERRY_OK) {
-        *batch_out = schedule->sends[schedule->send_begin[rank] + index];
+        *batch_out = schedule->sends[schedule->send_begin[place_of(schedule, rank)] + index];
     }
     return status;
 }
@@ -120,7 +131,7 @@ ferry_status ferry_schedule_recv_at(const ferry_schedule *schedule, uint32_t ran
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_schedule_recv_at: batch_out is NULL");
     }
     if (status == FERRY_OK) {
-        *batch_out = schedule->recvs[schedule->recv_begin[rank] + index];
+        *batch_out = schedule->recvs[schedule->recv_begin[place_of(schedule, rank)] + index];
     }
     return status;
 }
@@ -128,13 +139,31 @@ ferry_status ferry_schedule_recv_at(const ferry_schedule *schedule, uint32_t ran
 ferry_status ferry_schedule_get_idle(const ferry_schedule *schedule, uint32_t rank,
                                      double *idle_out, ferry_error *error)
 {
+    if (schedule != NULL && schedule->is_part && rank != schedule->part_rank) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_schedule_get_idle of rank %u: this is the part of rank %u, which "
+                       "knows its own idle time only",
+                       rank, schedule->part_rank);
+    }
     if (!has_rank(schedule, rank) || idle_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_schedule_get_idle needs a schedule, a rank of its world and a place; "
                        "the rank is %u",
                        rank);
     }
-    *idle_out = schedule->idle[rank];
+    *idle_out = schedule->idle[place_of(schedule, rank)];
+    return FERRY_OK;
+}
+
+ferry_status fy_schedule_check_whole(const ferry_schedule *schedule, const char *called,
+                                     ferry_error *error)
+{
+    if (schedule->is_part) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s needs a whole schedule and was given the part of rank %u; "
+                       "ferry_schedule_create_for_plan makes the whole",
+                       called, schedule->part_rank);
+    }
     return FERRY_OK;
 }
 

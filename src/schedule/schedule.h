@@ -97,7 +97,18 @@ struct ferry_schedule {
     uint64_t             *recvs;
     double               *idle; /* [n_ranks] under the port model */
     fy_hash128            digest;
+    /*
+     * Of a part, which holds the batches of one rank alone: lists and idle are that rank's only
+     * ([2] and [1]), waits those of what it sends; the network has neither rates nor nodes; report
+     * and digest are the whole's.
+     */
+    bool     is_part;
+    uint32_t part_rank;
 };
+
+/* FERRY_ERR_MISUSE for a part, with a sentence that begins with what was called. */
+ferry_status fy_schedule_check_whole(const ferry_schedule *schedule, const char *called,
+                                     ferry_error *error);
 
 /*
  * The makespan under the port model, and each rank's idle time (idle_out: [n_ranks]), in closed

@@ -93,7 +93,10 @@ ferry_status ferry_simulation_create(const ferry_schedule           *schedule,
                        "ferry_simulation_create needs a schedule and a place for the simulation");
     }
     options             = options == NULL ? &defaults : options;
-    ferry_status status = check_options(options, error);
+    ferry_status status = fy_schedule_check_whole(schedule, "ferry_simulation_create", error);
+    if (status == FERRY_OK) {
+        status = check_options(options, error);
+    }
     if (status != FERRY_OK) {
         return status;
     }

@@ -122,6 +122,7 @@ static void find_most(sorting *s)
 static bool cover_fullest(sorting *s)
 {
     s->patience = INFINITY;
+    fy_match_begin_phase(&s->match);
     for (uint32_t v = 0; v < s->match.n_vertices; v++) {
         if (s->match.edge[v] == FY_UNMATCHED && s->count[v] == s->most &&
             !fy_match_cover(&s->match, v)) {
@@ -156,6 +157,7 @@ static void cover_busiest(sorting *s)
     }
     s->patience  = busiest - s->threshold;
     s->threshold = 0;
+    fy_match_begin_phase(&s->match);
     for (uint32_t v = 0; v < s->match.n_vertices; v++) {
         if (s->match.edge[v] == FY_UNMATCHED && s->load[v] > s->patience && s->count[v] > 0) {
             fy_match_cover(&s->match, v);

@@ -139,6 +139,18 @@ static bool same_pair(const fy_task *a, const fy_task *b)
     return a->from == b->from && a->to == b->to;
 }
 
+/* UINT64_MAX beyond 2^32. */
+static uint64_t common_multiple(uint64_t a, uint64_t b)
+{
+    uint64_t x = a, y = b;
+    while (y != 0) {
+        uint64_t rest = x % y;
+        x             = y;
+        y             = rest;
+    }
+    return a >> 32 != 0 ? UINT64_MAX : a / x * b;
+}
+
 static ferry_status form_pair(fy_pairs *pairs, uint32_t first, uint32_t end, ferry_error *error)
 {
     fy_task *tasks = pairs->tasks;
@@ -157,6 +169,7 @@ static ferry_status form_pair(fy_pairs *pairs, uint32_t first, uint32_t end, fer
                            pair.to);
         }
         pairs->largest_element = fy_max(pairs->largest_element, tasks[i].element);
+        pairs->common_element  = common_multiple(pairs->common_element, tasks[i].element);
     }
     if (!fy_add(pairs->bytes, pair.bytes, &pairs->bytes) || pairs->bytes >> 60 != 0) {
         return fy_fail(error, FERRY_ERR_LIMIT, "a schedule moves less than 2^60 bytes in all");
@@ -189,7 +202,7 @@ static ferry_status form_pairs(fy_pairs *pairs, ferry_error *error)
 
 ferry_status fy_pairs_init(const ferry_task_list *list, fy_pairs *pairs, ferry_error *error)
 {
-    *pairs              = (fy_pairs){.n_ranks = list->n_ranks};
+    *pairs              = (fy_pairs){.n_ranks = list->n_ranks, .common_element = 1};
     ferry_status status = sort_tasks(list, pairs, error);
     if (status == FERRY_OK) {
         status = form_pairs(pairs, error);

@@ -42,6 +42,7 @@ typedef struct fy_pairs {
     fy_pair *pairs;
     uint32_t n_pairs;
     uint64_t largest_element;
+    uint64_t common_element; /* their least common multiple, or UINT64_MAX */
     uint64_t bytes;
 } fy_pairs;
 

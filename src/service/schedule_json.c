@@ -92,14 +92,18 @@ ferry_status ferry_schedule_write_json(const ferry_schedule *schedule, const fer
                        "a schedule of %u ranks cannot be that of a plan of %u ranks",
                        schedule->network.n_ranks, ferry_plan_world_size(plan));
     }
-    ferry_plan_json_options all = FERRY_PLAN_JSON_OPTIONS_INIT;
-    fy_writer              *w   = fy_alloc(1, sizeof *w);
-    options                     = options == NULL ? &all : options;
+    ferry_plan_json_options all    = FERRY_PLAN_JSON_OPTIONS_INIT;
+    ferry_status            status = fy_schedule_check_whole(schedule, "ferry_schedule_write_json", error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_writer *w = fy_alloc(1, sizeof *w);
+    options      = options == NULL ? &all : options;
     if (w == NULL) {
         return fy_fail_no_memory(error, "an output buffer");
     }
     fy_writer_init(w, write, context);
-    ferry_status status = fy_plan_write_members(plan, options, w, error);
+    status = fy_plan_write_members(plan, options, w, error);
     if (status == FERRY_OK) {
         write_head(w, schedule);
         if (!options->summary) {
