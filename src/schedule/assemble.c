@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
-#include "base/sort.h"
 
 #include <string.h>
 
@@ -32,49 +31,61 @@ static ferry_status number_rounds(const fy_deal *deal, uint32_t **number_out, ui
     return FERRY_OK;
 }
 
-static int by_sender(const void *a, const void *b)
+/* A stable pass of a radix sort: order_out lists batches by their keys, which are below n_keys. */
+static ferry_status sort_by(const uint32_t *keys, uint32_t n_keys, const uint32_t *order, size_t n,
+                            uint32_t *order_out, ferry_error *error)
 {
-    const fy_batch *x = a, *y = b;
-    if (x->from != y->from) {
-        return x->from < y->from ? -1 : 1;
+    size_t *begin = fy_alloc_zeroed((size_t)n_keys + 1, sizeof *begin);
+    if (begin == NULL) {
+        return fy_fail_no_memory(error, "the batches of a schedule");
     }
-    return (x->to > y->to) - (x->to < y->to);
+    for (size_t i = 0; i < n; i++) {
+        begin[keys[i] + 1]++;
+    }
+    for (uint32_t key = 0; key < n_keys; key++) {
+        begin[key + 1] += begin[key];
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t batch                  = order == NULL ? (uint32_t)i : order[i];
+        order_out[begin[keys[batch]]++] = batch;
+    }
+    fy_free(begin);
+    return FERRY_OK;
 }
 
-/* By round in one pass, then each round's by sender. */
+/* By round, then by sender, of which a round has each at most once. */
 static ferry_status sort_batches(ferry_schedule *s, const fy_deal *deal, ferry_error *error)
 {
-    uint32_t    *number = NULL, n = 0;
-    ferry_status status = number_rounds(deal, &number, &n, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    uint64_t *begin = fy_alloc_zeroed((size_t)n + 2, sizeof *begin);
-    s->batches      = fy_alloc(deal->n_batches, sizeof *s->batches);
-    if (begin == NULL || s->batches == NULL) {
+    uint32_t     n_rounds = 0, *number = NULL;
+    size_t       n       = deal->n_batches;
+    uint32_t    *columns = fy_alloc(3 * n, sizeof *columns);
+    ferry_status status  = number_rounds(deal, &number, &n_rounds, error);
+    s->batches           = fy_alloc(n, sizeof *s->batches);
+    if (status == FERRY_OK && (columns == NULL || s->batches == NULL)) {
         status = fy_fail_no_memory(error, "the batches of a schedule");
-        goto out;
     }
-    for (size_t i = 0; i < deal->n_batches; i++) {
-        begin[number[deal->batches[i].round] + 2]++;
+    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+        columns[i] = deal->batches[i].from;
     }
-    for (uint32_t round = 0; round < n; round++) {
-        begin[round + 2] += begin[round + 1];
+    if (status == FERRY_OK) {
+        status = sort_by(columns, s->network.n_ranks, NULL, n, columns + n, error);
     }
-    for (size_t i = 0; i < deal->n_batches; i++) {
-        uint32_t  round = number[deal->batches[i].round];
-        fy_batch *batch = &s->batches[begin[round + 1]++];
-        *batch          = deal->batches[i];
-        batch->round    = round;
+    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+        columns[i] = number[deal->batches[i].round];
     }
-    for (uint32_t round = 0; round < n; round++) {
-        fy_sort(s->batches + begin[round], begin[round + 1] - begin[round], sizeof *s->batches,
-                by_sender);
+    if (status == FERRY_OK) {
+        status = sort_by(columns, n_rounds, columns + n, n, columns + 2 * n, error);
     }
-    s->n_batches     = deal->n_batches;
-    s->report.rounds = n;
-out:
-    fy_free(begin);
+    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+        uint32_t batch      = columns[2 * n + i];
+        s->batches[i]       = deal->batches[batch];
+        s->batches[i].round = columns[batch];
+    }
+    if (status == FERRY_OK) {
+        s->n_batches     = n;
+        s->report.rounds = n_rounds;
+    }
+    fy_free(columns);
     fy_free(number);
     return status;
 }
@@ -157,7 +168,7 @@ static ferry_status copy_network(const fy_network *from, fy_network *to, ferry_e
 /* Batches come in blocks: a record of millions of them never lies in memory at once. */
 enum { HASH_BLOCK = 512 };
 
-static ferry_status make_digest(ferry_schedule *s, ferry_error *error)
+ferry_status fy_schedule_make_digest(ferry_schedule *s, ferry_error *error)
 {
     fy_digest digest = {0};
     fy_digest_u64(&digest, s->network.n_ranks);
@@ -225,9 +236,6 @@ ferry_status fy_schedule_assemble(const fy_job *job, const fy_deal *deal,
     }
     if (status == FERRY_OK) {
         status = fy_schedule_time(s, &makespan, s->idle, error);
-    }
-    if (status == FERRY_OK) {
-        status = make_digest(s, error);
     }
     if (status != FERRY_OK) {
         ferry_schedule_destroy(s);

@@ -50,9 +50,12 @@ ferry_status fy_deal_fit_rounds(const fy_job *job, uint32_t n_rounds, fy_deal *d
 /* What each batch that relays waits for; needs batches, segments and report.relayed_bytes. */
 ferry_status fy_schedule_list_waits(ferry_schedule *schedule, ferry_error *error);
 
+/* Of the batches and segments alone: what travels when. */
+ferry_status fy_schedule_make_digest(ferry_schedule *schedule, ferry_error *error);
+
 /*
- * Makes a schedule of what was dealt: sorted, with dense rounds, lists of ranks, times and digest.
- * The network is copied.
+ * Makes a schedule of what was dealt: sorted, with dense rounds, lists of ranks and times, without
+ * a digest yet. The network is copied.
  */
 ferry_status fy_schedule_assemble(const fy_job *job, const fy_deal *deal,
                                   ferry_schedule **schedule_out, ferry_error *error);

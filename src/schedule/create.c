@@ -34,14 +34,11 @@ static ferry_status deal_whole(const fy_job *job, double size, fy_deal *deal, fe
     return fy_deal_whole(job, fy_max(chunk, 1), deal, error);
 }
 
-/* The same batches in rounds of like lengths, while that is cheap. */
+/* The same batches in rounds of like lengths. */
 static ferry_status deal_sorted(const fy_job *job, double size, fy_deal *deal, ferry_error *error)
 {
     ferry_status status = deal_whole(job, size, deal, error);
-    if (status == FERRY_OK && deal->n_batches <= SORT_BATCHES) {
-        status = fy_deal_sort_rounds(job, deal, error);
-    }
-    return status;
+    return status == FERRY_OK ? fy_deal_sort_rounds(job, deal, error) : status;
 }
 
 /* Replaces *best where the way is worth it; a way's size is a time or a number of bytes. */
@@ -171,22 +168,34 @@ static ferry_status try_relays(const fy_job *job, ferry_schedule **best, ferry_e
     return status;
 }
 
+/* Uncut batches first, as they are fewest; of very many batches the even ones are made first. */
+static ferry_status schedule_direct(const fy_job *job, ferry_schedule **best, ferry_error *error)
+{
+    bool         peelable = false;
+    ferry_status status   = find_peelable(job, &peelable, error);
+    bool even_first = peelable && (double)job->pairs->bytes / (double)job->slot_bytes > MANY_TASKS;
+    if (status == FERRY_OK && even_first) {
+        status = try_even(job, best, error);
+    }
+    if (status == FERRY_OK && (*best == NULL || !is_good(*best))) {
+        status = try_way(job, deal_whole, (double)job->slot_bytes, best, error);
+    }
+    if (status == FERRY_OK && (*best)->n_batches <= SORT_BATCHES && !is_good(*best) &&
+        job->duplex == FERRY_DUPLEX_FULL) {
+        status = try_way(job, deal_sorted, (double)job->slot_bytes, best, error);
+    }
+    if (status == FERRY_OK && !is_good(*best) && !even_first) {
+        status = peelable ? try_even(job, best, error) : try_chunks(job, best, error);
+    }
+    return status;
+}
+
 static ferry_status schedule_best(const fy_job *job, ferry_schedule **best, ferry_error *error)
 {
-    bool peelable = false;
     if (job->rule != FERRY_SCHEDULE_OPTIMAL) {
         return try_way(job, deal_first_fit, 0, best, error);
     }
-    ferry_status status = try_way(job, deal_whole, (double)job->slot_bytes, best, error);
-    if (status == FERRY_OK) {
-        status = find_peelable(job, &peelable, error);
-    }
-    if (status == FERRY_OK && !is_good(*best) && job->duplex == FERRY_DUPLEX_FULL) {
-        status = try_way(job, deal_sorted, (double)job->slot_bytes, best, error);
-    }
-    if (status == FERRY_OK && !is_good(*best)) {
-        status = peelable ? try_even(job, best, error) : try_chunks(job, best, error);
-    }
+    ferry_status status = schedule_direct(job, best, error);
     if (status == FERRY_OK && job->relays && !is_good(*best)) {
         status = try_relays(job, best, error);
     }
@@ -286,6 +295,9 @@ ferry_status ferry_schedule_create(const ferry_task_list *tasks, const ferry_clu
     }
     if (status == FERRY_OK) {
         status = schedule_best(&job, &best, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_schedule_make_digest(best, error);
     }
     if (status == FERRY_OK) {
         *schedule_out = best;

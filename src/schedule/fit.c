@@ -274,8 +274,30 @@ static ferry_status squeeze(fitting *f, ferry_error *error)
     return status;
 }
 
-ferry_status fy_deal_fit_rounds(const fy_job *job, uint32_t n_rounds, fy_deal *deal,
-                                ferry_error *error)
+/* Most deals of like pairs need nothing: every batch has a round, and some port one in each. */
+static ferry_status fits_already(const fy_job *job, const fy_deal *deal, uint32_t n_rounds,
+                                 bool *fits_out, ferry_error *error)
+{
+    uint32_t  n = job->pairs->n_ranks, shift = job->duplex == FERRY_DUPLEX_HALF ? 0 : n, most = 0;
+    bool      placed = true;
+    uint32_t *count  = fy_alloc_zeroed(2 * (size_t)n, sizeof *count);
+    if (count == NULL) {
+        return fy_fail_no_memory(error, "the ports of a schedule");
+    }
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        placed = placed && deal->batches[i].round != FY_NO_COLOUR;
+        count[deal->batches[i].from]++;
+        count[shift + deal->batches[i].to]++;
+    }
+    for (uint32_t i = 0; i < 2 * n; i++) {
+        most = count[i] > most ? count[i] : most;
+    }
+    *fits_out = placed && most == n_rounds;
+    fy_free(count);
+    return FERRY_OK;
+}
+
+static ferry_status fit(const fy_job *job, uint32_t n_rounds, fy_deal *deal, ferry_error *error)
 {
     fitting      f;
     bool         fits   = false;
@@ -297,4 +319,12 @@ ferry_status fy_deal_fit_rounds(const fy_job *job, uint32_t n_rounds, fy_deal *d
     }
     fitting_cleanup(&f);
     return status;
+}
+
+ferry_status fy_deal_fit_rounds(const fy_job *job, uint32_t n_rounds, fy_deal *deal,
+                                ferry_error *error)
+{
+    bool         fits   = false;
+    ferry_status status = fits_already(job, deal, n_rounds, &fits, error);
+    return status == FERRY_OK && !fits ? fit(job, n_rounds, deal, error) : status;
 }
