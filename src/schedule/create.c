@@ -108,6 +108,21 @@ static ferry_status try_even(const fy_job *job, ferry_schedule **best, ferry_err
     return status;
 }
 
+/*
+ * Where nodes limit, their ports idle late if ranks that may wait are done early: these then keep
+ * pace with the busiest one. How closely is a matter of trying.
+ */
+static ferry_status try_in_pace(const fy_job *job, ferry_schedule **best, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (double lead = 0; lead <= 1 && !is_good(*best) && status == FERRY_OK; lead += 0.25) {
+        fy_job paced = *job;
+        paced.lead   = lead;
+        status       = try_way(&paced, fy_deal_even, job->network->latency, best, error);
+    }
+    return status;
+}
+
 /* Equal chunks, ever smaller: for half duplex among ranks that both send and receive. */
 static ferry_status try_chunks(const fy_job *job, ferry_schedule **best, ferry_error *error)
 {
@@ -187,6 +202,10 @@ static ferry_status schedule_direct(const fy_job *job, ferry_schedule **best, fe
     if (status == FERRY_OK && !is_good(*best) && !even_first) {
         status = peelable ? try_even(job, best, error) : try_chunks(job, best, error);
     }
+    if (status == FERRY_OK && peelable && job->network->n_nodes != 0 && !is_good(*best) &&
+        job->pairs->n_tasks < MANY_TASKS) {
+        status = try_in_pace(job, best, error);
+    }
     return status;
 }
 
@@ -264,6 +283,7 @@ static ferry_status read_options(const ferry_schedule_options *options, fy_job *
                                                                      : options->duplex;
     job->slot_bytes = options->slot_bytes == 0 ? FERRY_SLOT_BYTES : options->slot_bytes;
     job->max_tasks  = options->max_tasks == 0 ? FERRY_MAX_TASKS : options->max_tasks;
+    job->lead       = -1;
     job->relays     = !options->no_relays && options->rule == FERRY_SCHEDULE_OPTIMAL;
     return FERRY_OK;
 }

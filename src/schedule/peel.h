@@ -29,7 +29,12 @@ typedef struct fy_peel {
     uint64_t        grain;    /* durations are multiples where possible */
     uint64_t        shortest; /* no round is meant to last less */
     uint64_t        crumbs;   /* stop when no port has more left than that */
-    void           *context;
+    /*
+     * If not negative, ports that may wait do: they are served while their share of what they had
+     * is no smaller than the busiest port's, give or take so many thresholds.
+     */
+    double lead;
+    void  *context;
     /* At most rest[edge], which may be 0 for now. */
     uint64_t (*avail)(void *context, uint32_t edge);
     /* Serves up to duration of an edge in a round; says how much it was. */
