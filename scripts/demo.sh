@@ -1,11 +1,14 @@
 #!/bin/sh
-# From nothing to a first plan: installs what is missing, builds, and plans a real model, with the proof.
+# From nothing to a first plan: installs what is missing, builds, and plans real models, with a schedule and the proof.
 set -eu
 cd "$(dirname "$0")/.."
 scripts/packages.sh
 cmake --preset release -DBUILD_TESTING=OFF -B build/demo
 cmake --build build/demo
 ferry=build/demo/ferry
+echo
+echo "\$ ferry plan examples/llama-3-70b-disjoint.json --schedule"
+$ferry plan examples/llama-3-70b-disjoint.json --schedule
 echo
 echo "\$ ferry plan examples/llama-3-70b.json --prove"
 $ferry plan examples/llama-3-70b.json --prove

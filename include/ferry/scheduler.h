@@ -17,7 +17,7 @@ FERRY_BEGIN_DECLS
  * The reference scheduler's types and calls, for processing elements (PEs: the ranks of an
  * exchange) that each know only what they send themselves. A PE packs its tasks into workloads;
  * ferry_build_schedule exchanges them and gives every batch an iteration (a round). Whole plans
- * are scheduled by ferry_schedule_create_for_plan instead.
+ * are scheduled by ferry_schedule_create_for_plan or ferry_build_plan_schedule instead.
  */
 
 /* Segment number segment_index of a task: pairs, so that no two segments share a name. */
@@ -247,6 +247,27 @@ FERRY_API ferry_status ferry_iter_schedules_recv(const ferry_iter_schedules    *
                                                  const ferry_workload_summary **summary_out,
                                                  ferry_error                   *error);
 FERRY_API void         ferry_iter_schedules_destroy(ferry_iter_schedules *schedules);
+
+/*
+ * The rooted form for whole plans: what ferry_schedule_create_for_plan makes, without every rank
+ * making it. Every rank has the plan; rank 0 makes the schedule and gives each rank its part, and
+ * the digest of the whole is compared. With gather and scatter no rank but rank 0 handles more than
+ * its own part; without them all_gather serves for both.
+ *
+ * A part is a ferry_schedule of the batches that one rank sends or receives. Numbers of batches and
+ * segments are its own (the two ends of a batch agree on round and from), report and digest are the
+ * whole's, lists and idle time are there for that rank only. What needs the whole refuses a part
+ * with FERRY_ERR_MISUSE: ferry_simulation_create and ferry_schedule_write_json.
+ *
+ * FERRY_ERR_DIGEST names the first rank that has another plan than rank 0, FERRY_ERR_INVALID_INPUT
+ * the first with other options. All ranks fail together and with the same sentence; on its own is
+ * only a rank whose exchange is unusable, fails or damages the last message, and rank 0 where it
+ * lacks even the memory to note a length per rank.
+ */
+FERRY_API ferry_status ferry_build_plan_schedule(const ferry_plan             *plan,
+                                                 const ferry_schedule_options *options,
+                                                 const ferry_exchange         *exchange,
+                                                 ferry_schedule **schedule_out, ferry_error *error);
 
 FERRY_END_DECLS
 

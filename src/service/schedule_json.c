@@ -92,8 +92,8 @@ ferry_status ferry_schedule_write_json(const ferry_schedule *schedule, const fer
                        "a schedule of %u ranks cannot be that of a plan of %u ranks",
                        schedule->network.n_ranks, ferry_plan_world_size(plan));
     }
-    ferry_plan_json_options all    = FERRY_PLAN_JSON_OPTIONS_INIT;
-    ferry_status            status = fy_schedule_check_whole(schedule, "ferry_schedule_write_json", error);
+    ferry_plan_json_options all = FERRY_PLAN_JSON_OPTIONS_INIT;
+    ferry_status status = fy_schedule_check_whole(schedule, "ferry_schedule_write_json", error);
     if (status != FERRY_OK) {
         return status;
     }
