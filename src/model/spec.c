@@ -47,6 +47,9 @@ static int compare_overrides(const void *a, const void *b)
 
 enum { GIGA = 1000000000 };
 
+/* In 10^9 bytes/s. Sums and quotients of rates in between stay far from the ends of doubles. */
+static const double LEAST_RATE = 1e-9, MOST_RATE = 1e12;
+
 static ferry_status parse_rate(const json_t *json, const fy_json_place *place, const char *key,
                                double *rate_out, ferry_error *error)
 {
@@ -56,6 +59,10 @@ static ferry_status parse_rate(const json_t *json, const fy_json_place *place, c
     }
     fy_json_place at     = {.parent = place, .key = key};
     ferry_status  status = fy_json_get_positive(value, &at, rate_out, error);
+    if (status == FERRY_OK && (*rate_out < LEAST_RATE || *rate_out > MOST_RATE)) {
+        status = fy_json_fail(&at, error, "must be %g to %g, not %g", LEAST_RATE, MOST_RATE,
+                              *rate_out);
+    }
     *rate_out *= GIGA;
     return status;
 }

@@ -87,10 +87,10 @@ static double best_level_cut(const fy_balance *b, leveled *servers, leveled *set
     for (size_t i = 0; i < b->n_servers;) {
         double   threshold = servers[i].level * (1 - SAME_LEVEL);
         uint32_t lowest    = servers[i].number;
-        for (; i < b->n_servers && servers[i].level >= threshold; i++) {
+        do {
             rate += rate_of(b, servers[i].number);
             lowest = servers[i].number < lowest ? servers[i].number : lowest;
-        }
+        } while (++i < b->n_servers && servers[i].level >= threshold);
         for (; next_set < b->n_sets && sets[next_set].level >= threshold; next_set++) {
             demand += b->demand[sets[next_set].number];
         }

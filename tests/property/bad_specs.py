@@ -227,7 +227,7 @@ def type_rows():
     for path in RECORDS:
         yield from (type_row(path, value) for value in ([], 5, "x", True))
     for path in RATES:
-        yield from (type_row(path, value) for value in (0, -1, "400", True, None, []))
+        yield from (type_row(path, value) for value in (0, -1, 1e300, 1e-10, "400", True, None, []))
     for value in (1, "yes", None):
         yield type_row(("destination", "rules", 0, "skip"), value)
         yield type_row(("destination", "rules", 3, "shard", 0, "nested"), value)
