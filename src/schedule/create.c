@@ -13,7 +13,10 @@
  */
 static const double WORTH_IT = 0.995;
 
-/* Where nodes limit, trees of relays may do worse than chains; from here on both are tried. */
+/*
+ * Where nodes limit, and in half duplex, trees of relays may do worse than chains; from here on
+ * both are tried.
+ */
 static const double CHAIN_FROM = 1.05;
 
 /* Beyond so many pairs peeling would take minutes; with many tasks few ways are tried. */
@@ -100,9 +103,9 @@ static ferry_status try_even(const fy_job *job, ferry_schedule **best, ferry_err
 {
     double       latency = job->network->latency;
     ferry_status status  = try_way(job, fy_deal_even, latency, best, error);
-    for (double shortest = 4 * latency;
+    for (double shortest = 16 * latency;
          shortest > 0 && shortest < job->bound.time && !is_good(*best) && status == FERRY_OK;
-         shortest *= 4) {
+         shortest *= 16) {
         status = try_way(job, fy_deal_even, shortest, best, error);
     }
     return status;
@@ -147,16 +150,20 @@ static double best_chunks(const fy_job *job, double depth, double most)
     return fmin(fmax(n, LEAST_CHUNKS), most);
 }
 
+/* Coarser pieces as long as that helps, else finer ones. */
 static ferry_status try_chunked(const fy_job *job, deal_way way, double n, ferry_schedule **best,
                                 ferry_error *error)
 {
     double       bytes  = job->bound.time * job->network->rank_rate[job->bound.rank];
-    ferry_status status = FERRY_OK;
-    for (double parts = n; parts >= n / 4 && status == FERRY_OK; parts /= 2) {
+    ferry_status status = try_way(job, way, ceil(bytes / n), best, error);
+    for (double factor = 0.5; status == FERRY_OK && factor <= 4 && !is_good(*best);) {
         const ferry_schedule *before = *best;
-        status                       = try_way(job, way, ceil(bytes / parts), best, error);
-        if (*best == before) {
-            break; /* longer rounds would not be better */
+        status                       = try_way(job, way, ceil(bytes / (n * factor)), best, error);
+        bool helps                   = *best != before;
+        if (factor < 1) {
+            factor = helps && factor > 0.25 ? factor / 2 : 2;
+        } else {
+            factor = helps ? factor * 2 : INFINITY;
         }
     }
     return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status; /* it would take too long */
@@ -176,7 +183,8 @@ static ferry_status try_relays(const fy_job *job, ferry_schedule **best, ferry_e
     }
     status = try_chunked(job, fy_deal_relayed, best_chunks(job, log2(receivers + 1), MOST_CHUNKS),
                          best, error);
-    if (status == FERRY_OK && job->network->n_nodes != 0 && (*best)->report.ratio > CHAIN_FROM) {
+    bool may_chain = job->network->n_nodes != 0 || job->duplex == FERRY_DUPLEX_HALF;
+    if (status == FERRY_OK && may_chain && (*best)->report.ratio > CHAIN_FROM) {
         status = try_chunked(job, fy_deal_chained, best_chunks(job, receivers, MOST_CHAINED), best,
                              error);
     }

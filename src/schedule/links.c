@@ -31,15 +31,19 @@ static int compare(uint32_t a, uint32_t b)
 static int by_ends(const void *a, const void *b)
 {
     const fy_cause *x = a, *y = b;
-    int             c = compare(x->from, y->from);
-    c                 = c != 0 ? c : compare(x->to, y->to);
+    int             c = compare(x->from_turn, y->from_turn);
+    c                 = c != 0 ? c : compare(x->to_turn, y->to_turn);
     c                 = c != 0 ? c : compare(x->group, y->group);
     c                 = c != 0 ? c : compare(x->from_member, y->from_member);
     return c != 0 ? c : compare(x->to_member, y->to_member);
 }
 
-ferry_status fy_links_finish(fy_links *links, uint32_t n, ferry_error *error)
+ferry_status fy_links_finish(fy_links *links, uint32_t n, const uint32_t *turn, ferry_error *error)
 {
+    for (size_t i = 0; i < links->n_causes; i++) {
+        links->causes[i].from_turn = turn[links->causes[i].from];
+        links->causes[i].to_turn   = turn[links->causes[i].to];
+    }
     fy_sort(links->causes, links->n_causes, sizeof *links->causes, by_ends);
     links->begin = fy_alloc(links->n_causes + 1, sizeof *links->begin);
     links->left  = fy_alloc(2 * links->n_causes, sizeof *links->left);
@@ -82,7 +86,11 @@ static ferry_status link_member(fy_links *links, uint32_t group, uint32_t member
         uint32_t down = full ? step : (member - 1 + k - step) % k + 1;
         for (int way = 0; way < (up == down ? 1 : 2) && status == FERRY_OK; way++) {
             uint32_t to    = way == 0 ? up : down;
-            fy_cause cause = {ends[member], ends[to], group, member, to};
+            fy_cause cause = {.from        = ends[member],
+                              .to          = ends[to],
+                              .group       = group,
+                              .from_member = member,
+                              .to_member   = to};
             if (places == NULL || places[member] == places[to]) {
                 status = fy_links_add(links, &cause, error);
             }
@@ -96,7 +104,8 @@ static ferry_status link_own(const fy_network *network, const fy_pairs *own, boo
 {
     ferry_status status = FERRY_OK;
     for (uint32_t i = 0; i < own->n_pairs && status == FERRY_OK; i++) {
-        fy_cause cause = {own->pairs[i].from, own->pairs[i].to, FY_OWN, 0, i};
+        fy_cause cause = {
+            .from = own->pairs[i].from, .to = own->pairs[i].to, .group = FY_OWN, .to_member = i};
         if (!inside || fy_network_node(network, cause.from) == fy_network_node(network, cause.to)) {
             status = fy_links_add(links, &cause, error);
         }
@@ -121,7 +130,7 @@ static uint32_t next_in_chain(const fy_groups *groups, const fy_group *group, ui
 }
 
 ferry_status fy_links_of_chains(const fy_job *job, const fy_pairs *own, const fy_groups *groups,
-                                fy_links *links, ferry_error *error)
+                                const uint32_t *turn, fy_links *links, ferry_error *error)
 {
     ferry_status status = link_own(job->network, own, false, links, error);
     for (uint32_t g = 0; g < groups->n_groups; g++) {
@@ -129,21 +138,26 @@ ferry_status fy_links_of_chains(const fy_job *job, const fy_pairs *own, const fy
         const uint32_t *ranks = groups->ranks + group->members;
         for (uint32_t m = 0; m < group->n_members && status == FERRY_OK; m++) {
             uint32_t next  = next_in_chain(groups, group, m);
-            fy_cause cause = {ranks[m], ranks[next], g, m, next};
+            fy_cause cause = {.from        = ranks[m],
+                              .to          = ranks[next],
+                              .group       = g,
+                              .from_member = m,
+                              .to_member   = next};
             status         = next == 0 ? status : fy_links_add(links, &cause, error);
         }
     }
-    return status == FERRY_OK ? fy_links_finish(links, job->network->n_ranks, error) : status;
+    return status == FERRY_OK ? fy_links_finish(links, job->network->n_ranks, turn, error) : status;
 }
 
 ferry_status fy_links_of_ranks(const fy_job *job, const fy_pairs *own, const fy_groups *groups,
-                               fy_links *links, ferry_error *error)
+                               const uint32_t *turn, fy_links *links, ferry_error *error)
 {
     const fy_network *network = job->network;
     bool              inside  = network->n_nodes != 0;
     ferry_status      status  = FERRY_OK;
     for (uint32_t i = 0; i < own->n_pairs && status == FERRY_OK; i++) {
-        fy_cause cause = {own->pairs[i].from, own->pairs[i].to, FY_OWN, 0, i};
+        fy_cause cause = {
+            .from = own->pairs[i].from, .to = own->pairs[i].to, .group = FY_OWN, .to_member = i};
         if (!inside || fy_network_node(network, cause.from) == fy_network_node(network, cause.to)) {
             status = fy_links_add(links, &cause, error);
         }
@@ -155,17 +169,19 @@ ferry_status fy_links_of_ranks(const fy_job *job, const fy_pairs *own, const fy_
                                  inside ? groups->place + group->members : NULL, error);
         }
     }
-    return status == FERRY_OK ? fy_links_finish(links, network->n_ranks, error) : status;
+    return status == FERRY_OK ? fy_links_finish(links, network->n_ranks, turn, error) : status;
 }
 
 ferry_status fy_links_of_nodes(const fy_job *job, const fy_pairs *own, const fy_groups *groups,
-                               fy_links *links, ferry_error *error)
+                               const uint32_t *turn, fy_links *links, ferry_error *error)
 {
     const fy_network *network = job->network;
     ferry_status      status  = FERRY_OK;
     for (uint32_t i = 0; i < own->n_pairs && status == FERRY_OK; i++) {
-        fy_cause cause = {fy_network_node(network, own->pairs[i].from),
-                          fy_network_node(network, own->pairs[i].to), FY_OWN, 0, i};
+        fy_cause cause = {.from      = fy_network_node(network, own->pairs[i].from),
+                          .to        = fy_network_node(network, own->pairs[i].to),
+                          .group     = FY_OWN,
+                          .to_member = i};
         status         = fy_links_add(links, &cause, error);
     }
     for (uint32_t g = 0; g < groups->n_groups; g++) {
@@ -175,5 +191,5 @@ ferry_status fy_links_of_nodes(const fy_job *job, const fy_pairs *own, const fy_
                                  NULL, error);
         }
     }
-    return status == FERRY_OK ? fy_links_finish(links, network->n_nodes, error) : status;
+    return status == FERRY_OK ? fy_links_finish(links, network->n_nodes, turn, error) : status;
 }

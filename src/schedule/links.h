@@ -17,6 +17,8 @@ typedef struct fy_cause {
     uint32_t group; /* FY_OWN: a pair's own bytes */
     uint32_t from_member;
     uint32_t to_member; /* of own bytes: the pair */
+    uint32_t from_turn; /* set by fy_links_finish */
+    uint32_t to_turn;
 } fy_cause;
 
 /* Causes by the two that they link, and a matching of these. */
@@ -31,8 +33,11 @@ typedef struct fy_links {
 } fy_links;
 
 ferry_status fy_links_add(fy_links *links, const fy_cause *cause, ferry_error *error);
-/* n vertices on either side. */
-ferry_status fy_links_finish(fy_links *links, uint32_t n, ferry_error *error);
+/*
+ * n vertices on either side. Links are tried in the order of turn[] of their ends: those that have
+ * little to send themselves come first, as they have time to pass things on.
+ */
+ferry_status fy_links_finish(fy_links *links, uint32_t n, const uint32_t *turn, ferry_error *error);
 void         fy_links_cleanup(fy_links *links);
 
 /*
@@ -40,11 +45,11 @@ void         fy_links_cleanup(fy_links *links);
  * Large groups get a few links per member, at distances of powers of two.
  */
 ferry_status fy_links_of_ranks(const fy_job *job, const fy_pairs *own, const fy_groups *groups,
-                               fy_links *links, ferry_error *error);
+                               const uint32_t *turn, fy_links *links, ferry_error *error);
 /* From every member to the next one; receivers on the sender's node come first. */
 ferry_status fy_links_of_chains(const fy_job *job, const fy_pairs *own, const fy_groups *groups,
-                                fy_links *links, ferry_error *error);
+                                const uint32_t *turn, fy_links *links, ferry_error *error);
 ferry_status fy_links_of_nodes(const fy_job *job, const fy_pairs *own, const fy_groups *groups,
-                               fy_links *links, ferry_error *error);
+                               const uint32_t *turn, fy_links *links, ferry_error *error);
 
 #endif

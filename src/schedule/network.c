@@ -9,9 +9,12 @@
 /* The rates of a node's ranks may add up to its own but for rounding: that is no limit. */
 static const double SAME_RATE = 1e-12;
 
+/* Sums and quotients of what lies in between stay far from the ends of doubles. */
+static const double LEAST_RATE = 1e-6, MOST_RATE = 1e30, MOST_LATENCY = 1e9;
+
 static bool is_rate(double rate)
 {
-    return isfinite(rate) && rate > 0;
+    return rate >= LEAST_RATE && rate <= MOST_RATE;
 }
 
 ferry_status ferry_cluster_create(const ferry_cluster_options *options, ferry_cluster **cluster_out,
@@ -29,13 +32,12 @@ ferry_status ferry_cluster_create(const ferry_cluster_options *options, ferry_cl
     if (!is_rate(options->rank_bytes_per_s) || !is_rate(options->node_bytes_per_s)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "cluster has ranks of %g bytes/s and nodes of %g bytes/s; rates are "
-                       "positive and finite",
+                       "from 1e-6 to 1e30",
                        options->rank_bytes_per_s, options->node_bytes_per_s);
     }
-    if (!isfinite(options->latency_s) || options->latency_s < 0) {
+    if (!(options->latency_s >= 0 && options->latency_s <= MOST_LATENCY)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "cluster has a latency of %g s; it is at least 0 and finite",
-                       options->latency_s);
+                       "cluster has a latency of %g s; it is from 0 to 1e9", options->latency_s);
     }
     ferry_cluster *cluster = fy_alloc(1, sizeof *cluster);
     if (cluster == NULL) {
@@ -73,7 +75,7 @@ ferry_status ferry_cluster_set_node(ferry_cluster *cluster, uint32_t node, doubl
     if (!is_rate(rank_bytes_per_s) || !is_rate(node_bytes_per_s)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "node %u has ranks of %g bytes/s and a port of %g bytes/s; rates are "
-                       "positive and finite",
+                       "from 1e-6 to 1e30",
                        node, rank_bytes_per_s, node_bytes_per_s);
     }
     size_t place = find_override(cluster, node);

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/sort.h"
 #include "schedule/relay_round.h"
 
 #include <string.h>
@@ -130,6 +131,56 @@ static ferry_status check_effort(const fy_relaying *r, ferry_error *error)
                : fy_fail(error, FERRY_ERR_UNSUPPORTED, "relays would take %g steps", looks);
 }
 
+static int least_first(const void *a, const void *b)
+{
+    const fy_port *x = a, *y = b;
+    if (x->rest != y->rest) {
+        return x->rest < y->rest ? -1 : 1;
+    }
+    return (x->vertex > y->vertex) - (x->vertex < y->vertex);
+}
+
+/* The turns of n senders: who has the least to send itself is first. */
+static ferry_status take_turns(const fy_debt *debts, size_t n, uint32_t *turn, ferry_error *error)
+{
+    fy_port *ports = fy_alloc(n, sizeof *ports);
+    if (ports == NULL) {
+        return fy_fail_no_memory(error, "the ports of a schedule");
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        ports[i] = (fy_port){.rest = debts[i].time, .vertex = i};
+    }
+    fy_sort(ports, n, sizeof *ports, least_first);
+    for (uint32_t i = 0; i < n; i++) {
+        turn[ports[i].vertex] = i;
+    }
+    fy_free(ports);
+    return FERRY_OK;
+}
+
+static ferry_status link_all(fy_relaying *r, ferry_error *error)
+{
+    const fy_network *network = r->job->network;
+    uint32_t         *turn    = fy_alloc(network->n_ranks, sizeof *turn);
+    if (turn == NULL) {
+        return fy_fail_no_memory(error, "the ports of a schedule");
+    }
+    ferry_status status = take_turns(r->rest, network->n_ranks, turn, error);
+    if (status == FERRY_OK) {
+        status = r->chain
+                     ? fy_links_of_chains(r->job, r->own.pairs, &r->groups, turn, &r->ranks, error)
+                     : fy_links_of_ranks(r->job, r->own.pairs, &r->groups, turn, &r->ranks, error);
+    }
+    if (status == FERRY_OK && network->n_nodes != 0 && !r->chain) {
+        status = take_turns(r->node_rest, network->n_nodes, turn, error);
+        if (status == FERRY_OK) {
+            status = fy_links_of_nodes(r->job, r->own.pairs, &r->groups, turn, &r->nodes, error);
+        }
+    }
+    fy_free(turn);
+    return status;
+}
+
 static ferry_status relaying_init(fy_relaying *r, ferry_error *error)
 {
     const fy_network *network = r->job->network;
@@ -143,18 +194,13 @@ static ferry_status relaying_init(fy_relaying *r, ferry_error *error)
     if (r->rest == NULL || r->node_rest == NULL || r->busy == NULL || r->transfers == NULL) {
         return fy_fail_no_memory(error, "the ports of a schedule");
     }
-    ferry_status status =
-        r->chain ? fy_links_of_chains(r->job, r->own.pairs, &r->groups, &r->ranks, error)
-                 : fy_links_of_ranks(r->job, r->own.pairs, &r->groups, &r->ranks, error);
-    if (status == FERRY_OK && nodes != 0 && !r->chain) {
-        status = fy_links_of_nodes(r->job, r->own.pairs, &r->groups, &r->nodes, error);
+    add_own(r);
+    for (size_t i = 0; i < r->groups.n_groups; i++) {
+        add_group(r, &r->groups.groups[i]);
     }
+    ferry_status status = link_all(r, error);
     if (status == FERRY_OK) {
         fy_relay_set_rules(r);
-        add_own(r);
-        for (size_t i = 0; i < r->groups.n_groups; i++) {
-            add_group(r, &r->groups.groups[i]);
-        }
         status = check_effort(r, error);
     }
     return status;

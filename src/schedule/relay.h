@@ -14,6 +14,8 @@ typedef struct fy_group {
     uint32_t n_contents;
     uint32_t n_chunks;
     uint32_t n_words; /* of a set of chunks */
+    uint32_t low;     /* words below are full at every member */
+    uint32_t top;     /* words from here on are empty but at the sender */
     uint32_t n_nodes; /* that members live on, the sender's first; 0 where nodes do not limit */
     double   rate;    /* at which its chunks travel */
     size_t   members; /* into fy_groups.ranks, and .place: the number among the group's nodes */

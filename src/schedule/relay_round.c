@@ -16,9 +16,10 @@
 
 #define NONE UINT32_MAX
 
-static uint32_t last_bit(uint32_t n_words, const uint64_t *have, const uint64_t *lack)
+/* Only words that differ between members need a look: few, however many chunks there are. */
+static uint32_t last_bit(const fy_group *group, const uint64_t *have, const uint64_t *lack)
 {
-    for (uint32_t w = n_words; w-- > 0;) {
+    for (uint32_t w = group->top; w-- > group->low;) {
         uint64_t open = have[w] & ~lack[w];
         if (open != 0) {
             return w * 64 + 63 - (uint32_t)__builtin_clzll(open);
@@ -27,10 +28,12 @@ static uint32_t last_bit(uint32_t n_words, const uint64_t *have, const uint64_t 
     return NONE;
 }
 
-static uint32_t first_bit(uint32_t n_words, const uint64_t *have, const uint64_t *lack)
+/* In have and in neither of the others. */
+static uint32_t first_bit(const fy_group *group, const uint64_t *have, const uint64_t *sent,
+                          const uint64_t *there)
 {
-    for (uint32_t w = 0; w < n_words; w++) {
-        uint64_t open = have[w] & ~lack[w];
+    for (uint32_t w = group->low; w <= group->top && w < group->n_words; w++) {
+        uint64_t open = have[w] & ~(sent[w] | there[w]);
         if (open != 0) {
             return w * 64 + (uint32_t)__builtin_ctzll(open);
         }
@@ -71,12 +74,12 @@ static uint32_t chunk_for_rank(const fy_relaying *r, const fy_cause *cause)
     const uint64_t *from  = fy_group_have(&r->groups, group, cause->from_member);
     const uint64_t *to    = fy_group_have(&r->groups, group, cause->to_member);
     if (cause->from_member == 0) {
-        uint32_t fresh = first_bit(group->n_words, from, fy_group_released(&r->groups, group));
-        if (fresh != NONE && !has_bit(to, fresh)) {
+        uint32_t fresh = first_bit(group, from, fy_group_released(&r->groups, group), to);
+        if (fresh != NONE) {
             return fresh;
         }
     }
-    return is_short_of_time(r, &r->rest[cause->from]) ? NONE : last_bit(group->n_words, from, to);
+    return is_short_of_time(r, &r->rest[cause->from]) ? NONE : last_bit(group, from, to);
 }
 
 /* The same for nodes: what has not left the sender's node comes first. */
@@ -89,7 +92,7 @@ static uint32_t chunk_for_node(const fy_relaying *r, const fy_cause *cause)
     const uint64_t *from  = fy_group_node_ready(&r->groups, group, cause->from_member);
     const uint64_t *to    = fy_group_node_have(&r->groups, group, cause->to_member);
     if (cause->from_member == 0) {
-        uint32_t fresh = first_bit(group->n_words, from, fy_group_outside(&r->groups, group));
+        uint32_t fresh = first_bit(group, from, fy_group_outside(&r->groups, group), to);
         if (fresh != NONE) {
             return fresh;
         }
@@ -97,7 +100,7 @@ static uint32_t chunk_for_node(const fy_relaying *r, const fy_cause *cause)
             return NONE;
         }
     }
-    return last_bit(group->n_words, from, to);
+    return last_bit(group, from, to);
 }
 
 static void occupy_sender(fy_relaying *r, uint32_t rank)
@@ -204,18 +207,34 @@ static uint32_t sort_vertices(const fy_debt *debts, uint32_t n_vertices, fy_port
     return n;
 }
 
+/* Serves free vertices in order: those for which a path is found, and who gives way, depend on
+ * which vertices are critical now. */
+static void cover_some(fy_relaying *r, fy_match *match, const fy_port *ports, uint32_t n,
+                       bool senders_only)
+{
+    fy_match_begin_phase(match);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t vertex = ports[i].vertex;
+        if (match->edge[vertex] == FY_UNMATCHED && (!senders_only || vertex < match->n_left) &&
+            match->critical(r, vertex)) {
+            fy_match_cover(match, vertex);
+        }
+    }
+}
+
+/*
+ * Senders first, so that there is always something new to pass on; then those that cannot wait, for
+ * whom others give way; then whoever is free.
+ */
 static void match_all(fy_relaying *r, fy_match *match, const fy_port *ports, uint32_t n)
 {
     fy_match_clear_all(match);
-    for (int pass = 0; pass < 2; pass++) {
-        r->covering = pass == 0;
-        fy_match_begin_phase(match);
-        for (uint32_t i = 0; i < n; i++) {
-            if (match->edge[ports[i].vertex] == FY_UNMATCHED) {
-                fy_match_cover(match, ports[i].vertex);
-            }
-        }
-    }
+    r->covering = false;
+    cover_some(r, match, ports, n, true);
+    r->covering = true;
+    cover_some(r, match, ports, n, false);
+    r->covering = false;
+    cover_some(r, match, ports, n, false);
 }
 
 /* Own bytes and what nobody else has, before what is passed on. */
@@ -457,7 +476,7 @@ static ferry_status send_chunk(fy_relaying *r, const fy_transfer *t, uint32_t ro
     if (t->group == FY_OWN) {
         return send_own(r, t->to_member, round, error);
     }
-    const fy_group *group    = &r->groups.groups[t->group];
+    fy_group       *group    = &r->groups.groups[t->group];
     const uint32_t *ranks    = r->groups.ranks + group->members;
     const uint32_t *place    = r->groups.place + group->members;
     uint64_t       *released = fy_group_released(&r->groups, group);
@@ -471,6 +490,7 @@ static ferry_status send_chunk(fy_relaying *r, const fy_transfer *t, uint32_t ro
     if (is_new) {
         set_bit(released, t->chunk);
     }
+    group->top = t->chunk / 64 >= group->top ? t->chunk / 64 + 1 : group->top;
     if (leaves) {
         set_bit(outside, t->chunk);
     }
@@ -505,6 +525,20 @@ void fy_relay_set_rules(fy_relaying *r)
     set_match(r, &r->nodes.match, node_edge_usable, node_critical);
 }
 
+/* Words in which nobody lacks anything need no look any more. */
+static void close_words(fy_relaying *r)
+{
+    for (size_t g = 0; g < r->groups.n_groups; g++) {
+        fy_group *group = &r->groups.groups[g];
+        for (bool full = true; full && group->low + 1 < group->top;) {
+            for (uint32_t m = 1; m < group->n_members && full; m++) {
+                full = fy_group_have(&r->groups, group, m)[group->low] == UINT64_MAX;
+            }
+            group->low += full;
+        }
+    }
+}
+
 ferry_status fy_relay_round(fy_relaying *r, uint32_t round, fy_port *ports, ferry_error *error)
 {
     uint32_t     n = r->job->network->n_ranks, nodes = r->job->network->n_nodes;
@@ -512,6 +546,7 @@ ferry_status fy_relay_round(fy_relaying *r, uint32_t round, fy_port *ports, ferr
     r->horizon          = fmax(largest(r->rest, 2 * n), largest(r->node_rest, 2 * nodes));
     r->n_transfers      = 0;
     r->round            = round;
+    close_words(r);
     memset(r->busy, 0, 2 * (size_t)n * sizeof *r->busy);
     if (nodes != 0 && !r->chain) {
         play_nodes(r, ports);

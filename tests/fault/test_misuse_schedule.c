@@ -86,7 +86,7 @@ static void test_clusters(void **state)
         ferry_cluster_options bad     = node;
         *(i % 2 == 0 ? &bad.rank_bytes_per_s : &bad.node_bytes_per_s) = wrong[i];
         assert_int_equal(ferry_cluster_create(&bad, &made, &error), FERRY_ERR_INVALID_INPUT);
-        check_says("rates", "rates are positive and finite", &error);
+        check_says("rates", "rates are from 1e-6 to 1e30", &error);
         bad           = node;
         bad.latency_s = i % 2 == 0 ? -1 : NAN;
         assert_int_equal(ferry_cluster_create(&bad, &made, &error), FERRY_ERR_INVALID_INPUT);
