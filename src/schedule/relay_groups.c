@@ -223,6 +223,19 @@ static fy_chunk_begin end_chunk(const fy_groups *groups, const fy_group *group,
     return place;
 }
 
+/* Chunks of one length, at most the wanted one: a short one at the end would take a round as well.
+ */
+static uint64_t even_chunk(const fy_groups *groups, const fy_group *group, uint64_t chunk_bytes)
+{
+    uint64_t bytes = 0;
+    for (uint32_t c = 0; c < group->n_contents; c++) {
+        bytes += content_task(groups, group, c)->bytes;
+    }
+    uint64_t even  = fy_ceil_div(bytes, fy_ceil_div(bytes, chunk_bytes));
+    uint64_t grain = groups->pairs->common_element;
+    return grain < even ? fy_min(fy_ceil_div(even, grain) * grain, chunk_bytes) : chunk_bytes;
+}
+
 static ferry_status cut_chunks(const fy_job *job, fy_groups *groups, uint64_t chunk_bytes,
                                ferry_error *error)
 {
@@ -230,10 +243,11 @@ static ferry_status cut_chunks(const fy_job *job, fy_groups *groups, uint64_t ch
     for (size_t i = 0; i < groups->n_groups && status == FERRY_OK; i++) {
         fy_group      *group = &groups->groups[i];
         fy_chunk_begin place = {0};
+        uint64_t       even  = even_chunk(groups, group, chunk_bytes);
         group->chunks        = groups->n_chunks;
         while (place.content < group->n_contents && status == FERRY_OK) {
             status = add_chunk(groups, place.content, place.offset, error);
-            place  = end_chunk(groups, group, place, chunk_bytes, job->max_tasks);
+            place  = end_chunk(groups, group, place, even, job->max_tasks);
         }
         group->n_chunks = (uint32_t)(groups->n_chunks - group->chunks);
         group->n_words  = (group->n_chunks + 63) / 64;

@@ -9,6 +9,7 @@
  */
 #include "schedule/relay_round.h"
 
+#include "base/checked.h"
 #include "base/sort.h"
 
 #include <math.h>
@@ -450,7 +451,9 @@ static ferry_status send_own(fy_relaying *r, uint32_t pair, uint32_t round, ferr
 {
     const fy_pair *p      = &r->own.pairs->pairs[pair];
     uint64_t       bytes  = 0;
-    ferry_status   status = fy_deal_take(&r->own, pair, round, r->chunk_bytes, &bytes, error);
+    uint64_t       rest   = r->own.hands[pair].rest;
+    uint64_t       even   = fy_ceil_div(rest, fy_ceil_div(rest, r->chunk_bytes));
+    ferry_status   status = fy_deal_take(&r->own, pair, round, even, &bytes, error);
     if (status == FERRY_OK && bytes == 0) { /* not one element fits a chunk */
         status = fy_deal_take(&r->own, pair, round, r->own.pairs->largest_element, &bytes, error);
     }
