@@ -16,6 +16,7 @@ typedef struct fy_job {
     uint64_t          slot_bytes;
     uint32_t          max_tasks;
     bool              relays; /* allowed */
+    bool              eager;  /* of fy_deal_relayed: see relay_round.c */
     double            lead;   /* of fy_deal_even: see fy_peel */
 } fy_job;
 

@@ -150,21 +150,28 @@ static double best_chunks(const fy_job *job, double depth, double most)
     return fmin(fmax(n, LEAST_CHUNKS), most);
 }
 
-/* Coarser pieces as long as that helps, else finer ones. */
+/* Pieces around the wanted size: a little off, then coarser and finer as long as that helps. */
 static ferry_status try_chunked(const fy_job *job, deal_way way, double n, ferry_schedule **best,
                                 ferry_error *error)
 {
-    double       bytes  = job->bound.time * job->network->rank_rate[job->bound.rank];
-    ferry_status status = try_way(job, way, ceil(bytes / n), best, error);
-    for (double factor = 0.5; status == FERRY_OK && factor <= 4 && !is_good(*best);) {
+    static const struct {
+        double factor;
+        bool   goes_on; /* only where the one before it helped */
+    } tries[]          = {{1, false},   {0.85, false}, {1.2, false}, {0.5, false},
+                          {0.25, true}, {2, false},    {4, true}};
+    double       bytes = job->bound.time * job->network->rank_rate[job->bound.rank];
+    double       slot = (double)job->slot_bytes, last = 0;
+    ferry_status status = FERRY_OK;
+    bool         helped = true;
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0] && status == FERRY_OK; i++) {
         const ferry_schedule *before = *best;
-        status                       = try_way(job, way, ceil(bytes / (n * factor)), best, error);
-        bool helps                   = *best != before;
-        if (factor < 1) {
-            factor = helps && factor > 0.25 ? factor / 2 : 2;
-        } else {
-            factor = helps ? factor * 2 : INFINITY;
+        double                size   = fmin(ceil(bytes / (n * tries[i].factor)), slot);
+        if (is_good(*best) || (tries[i].goes_on && !helped) || size == last) {
+            continue;
         }
+        last   = size;
+        status = try_way(job, way, size, best, error);
+        helped = *best != before;
     }
     return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status; /* it would take too long */
 }
@@ -181,8 +188,13 @@ static ferry_status try_relays(const fy_job *job, ferry_schedule **best, ferry_e
     if (status != FERRY_OK || receivers < 2) {
         return status;
     }
-    status = try_chunked(job, fy_deal_relayed, best_chunks(job, log2(receivers + 1), MOST_CHUNKS),
-                         best, error);
+    double n = best_chunks(job, log2(receivers + 1), MOST_CHUNKS);
+    status   = try_chunked(job, fy_deal_relayed, n, best, error);
+    if (status == FERRY_OK && !is_good(*best)) {
+        fy_job eager = *job;
+        eager.eager  = true;
+        status       = try_chunked(&eager, fy_deal_relayed, n, best, error);
+    }
     bool may_chain = job->network->n_nodes != 0 || job->duplex == FERRY_DUPLEX_HALF;
     if (status == FERRY_OK && may_chain && (*best)->report.ratio > CHAIN_FROM) {
         status = try_chunked(job, fy_deal_chained, best_chunks(job, receivers, MOST_CHAINED), best,

@@ -140,15 +140,16 @@ static int least_first(const void *a, const void *b)
     return (x->vertex > y->vertex) - (x->vertex < y->vertex);
 }
 
-/* The turns of n senders: who has the least to send itself is first. */
-static ferry_status take_turns(const fy_debt *debts, size_t n, uint32_t *turn, ferry_error *error)
+/* The turns of n senders: who has the least to send itself is first; or else as they come. */
+static ferry_status take_turns(const fy_debt *debts, size_t n, bool eager, uint32_t *turn,
+                               ferry_error *error)
 {
     fy_port *ports = fy_alloc(n, sizeof *ports);
     if (ports == NULL) {
         return fy_fail_no_memory(error, "the ports of a schedule");
     }
     for (uint32_t i = 0; i < n; i++) {
-        ports[i] = (fy_port){.rest = debts[i].time, .vertex = i};
+        ports[i] = (fy_port){.rest = eager ? 0 : debts[i].time, .vertex = i};
     }
     fy_sort(ports, n, sizeof *ports, least_first);
     for (uint32_t i = 0; i < n; i++) {
@@ -165,14 +166,14 @@ static ferry_status link_all(fy_relaying *r, ferry_error *error)
     if (turn == NULL) {
         return fy_fail_no_memory(error, "the ports of a schedule");
     }
-    ferry_status status = take_turns(r->rest, network->n_ranks, turn, error);
+    ferry_status status = take_turns(r->rest, network->n_ranks, r->job->eager, turn, error);
     if (status == FERRY_OK) {
         status = r->chain
                      ? fy_links_of_chains(r->job, r->own.pairs, &r->groups, turn, &r->ranks, error)
                      : fy_links_of_ranks(r->job, r->own.pairs, &r->groups, turn, &r->ranks, error);
     }
     if (status == FERRY_OK && network->n_nodes != 0 && !r->chain) {
-        status = take_turns(r->node_rest, network->n_nodes, turn, error);
+        status = take_turns(r->node_rest, network->n_nodes, r->job->eager, turn, error);
         if (status == FERRY_OK) {
             status = fy_links_of_nodes(r->job, r->own.pairs, &r->groups, turn, &r->nodes, error);
         }

@@ -223,17 +223,20 @@ static fy_chunk_begin end_chunk(const fy_groups *groups, const fy_group *group,
     return place;
 }
 
-/* Chunks of one length, at most the wanted one: a short one at the end would take a round as well.
+/*
+ * Few chunks are of one length: a short one at the end would take a round as well. Of many, a short
+ * last one is welcome, since the last one's way through all receivers is what comes on top.
  */
 static uint64_t even_chunk(const fy_groups *groups, const fy_group *group, uint64_t chunk_bytes)
 {
-    uint64_t bytes = 0;
+    enum { FEW_CHUNKS = 32 };
+    uint64_t bytes = 0, grain = groups->pairs->common_element;
     for (uint32_t c = 0; c < group->n_contents; c++) {
         bytes += content_task(groups, group, c)->bytes;
     }
-    uint64_t even  = fy_ceil_div(bytes, fy_ceil_div(bytes, chunk_bytes));
-    uint64_t grain = groups->pairs->common_element;
-    return grain < even ? fy_min(fy_ceil_div(even, grain) * grain, chunk_bytes) : chunk_bytes;
+    uint64_t n = fy_ceil_div(bytes, chunk_bytes), even = fy_ceil_div(bytes, n);
+    return n > FEW_CHUNKS || grain >= even ? chunk_bytes
+                                           : fy_min(fy_ceil_div(even, grain) * grain, chunk_bytes);
 }
 
 static ferry_status cut_chunks(const fy_job *job, fy_groups *groups, uint64_t chunk_bytes,

@@ -208,16 +208,15 @@ static uint32_t sort_vertices(const fy_debt *debts, uint32_t n_vertices, fy_port
     return n;
 }
 
-/* Serves free vertices in order: those for which a path is found, and who gives way, depend on
- * which vertices are critical now. */
+/* Serves free vertices in order; for the critical ones others give way, as far as these are not. */
 static void cover_some(fy_relaying *r, fy_match *match, const fy_port *ports, uint32_t n,
-                       bool senders_only)
+                       bool senders_only, bool critical_only)
 {
     fy_match_begin_phase(match);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t vertex = ports[i].vertex;
         if (match->edge[vertex] == FY_UNMATCHED && (!senders_only || vertex < match->n_left) &&
-            match->critical(r, vertex)) {
+            (!critical_only || match->critical(r, vertex))) {
             fy_match_cover(match, vertex);
         }
     }
@@ -225,17 +224,20 @@ static void cover_some(fy_relaying *r, fy_match *match, const fy_port *ports, ui
 
 /*
  * Senders first, so that there is always something new to pass on; then those that cannot wait, for
- * whom others give way; then whoever is free.
+ * whom others give way; then whoever is free. Where almost all are short of time it may be better
+ * that everybody's wish makes others give way at first, the least busy one's last.
  */
 static void match_all(fy_relaying *r, fy_match *match, const fy_port *ports, uint32_t n)
 {
     fy_match_clear_all(match);
     r->covering = false;
-    cover_some(r, match, ports, n, true);
+    if (!r->job->eager) {
+        cover_some(r, match, ports, n, true, false);
+    }
     r->covering = true;
-    cover_some(r, match, ports, n, false);
+    cover_some(r, match, ports, n, false, !r->job->eager);
     r->covering = false;
-    cover_some(r, match, ports, n, false);
+    cover_some(r, match, ports, n, false, false);
 }
 
 /* Own bytes and what nobody else has, before what is passed on. */
