@@ -19,6 +19,9 @@ static const double WORTH_IT = 0.995;
  */
 static const double CHAIN_FROM = 1.05;
 
+/* From here on relays are played in the other way as well. */
+static const double EAGER_FROM = 1.02;
+
 /* Beyond so many pairs peeling would take minutes; with many tasks few ways are tried. */
 enum { PEEL_PAIRS = 1 << 23, SORT_BATCHES = 1 << 19, MANY_TASKS = 1 << 20 };
 
@@ -190,7 +193,7 @@ static ferry_status try_relays(const fy_job *job, ferry_schedule **best, ferry_e
     }
     double n = best_chunks(job, log2(receivers + 1), MOST_CHUNKS);
     status   = try_chunked(job, fy_deal_relayed, n, best, error);
-    if (status == FERRY_OK && !is_good(*best)) {
+    if (status == FERRY_OK && (*best)->report.ratio > EAGER_FROM) {
         fy_job eager = *job;
         eager.eager  = true;
         status       = try_chunked(&eager, fy_deal_relayed, n, best, error);
