@@ -213,12 +213,11 @@ static void lay_out(const colouring *c, uint64_t n_edges, const uint32_t *from, 
     }
 }
 
-static ferry_status colour_padded(uint32_t n_ranks, uint64_t n_edges, const uint32_t *from,
-                                  const uint32_t *to, uint32_t degree, const uint32_t *left_of,
+static ferry_status colour_padded(uint64_t n_edges, const uint32_t *from, const uint32_t *to,
+                                  uint32_t degree, const uint32_t *left_of,
                                   const uint32_t *right_of, uint32_t n, uint32_t *round_out,
                                   ferry_error *error)
 {
-    (void)n_ranks;
     uint64_t     n_all  = (uint64_t)n * degree;
     ferry_status status = FERRY_OK;
     colouring    c      = {.n = n, .round_out = round_out, .random = 1};
@@ -277,7 +276,7 @@ ferry_status fy_colour_bipartite(uint32_t n_ranks, uint64_t n_edges, const uint3
     uint32_t degree = largest(2 * n_ranks, sends);
     uint32_t left   = merge_ports(n_ranks, sends, degree, number);
     uint32_t right  = merge_ports(n_ranks, sends + n_ranks, degree, number + n_ranks);
-    status          = colour_padded(n_ranks, n_edges, from, to, degree, number, number + n_ranks,
+    status          = colour_padded(n_edges, from, to, degree, number, number + n_ranks,
                            left > right ? left : right, round_out, error);
     if (status == FERRY_OK) {
         *n_rounds_out = degree;

@@ -14,9 +14,6 @@
  * ports are two vertices. Memory is linear in the edges, and the outcome a function of the input.
  */
 
-/* The most edges that share a sender, or that share a receiver. */
-uint32_t fy_degree(uint32_t n_ranks, const uint64_t *send_count, const uint64_t *recv_count);
-
 /*
  * Full duplex: Euler splitting, exactly as many rounds as the largest degree, in
  * O(edges x log degree). FERRY_ERR_LIMIT where a degree exceeds 2^31 - 1.
