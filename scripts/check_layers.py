@@ -19,6 +19,8 @@ LAYERS = {
     "verify": [],
     "schedule": [],
     "service": ["layout", "model", "plan", "schedule"],
+    "world": [],
+    "transport": ["world"],
 }
 PURE = ["layout", "model", "plan", "schedule"]
 IMPURE_HEADERS = {
@@ -29,7 +31,8 @@ IMPURE_HEADERS = {
 IMPURE_CALLS = ["fopen", "fprintf", "printf", "getenv", "open", "read", "write", "clock_gettime",
                 "time", "pthread_create"]
 ENGINE_HEADERS = {"ucp/": "transport/ucx", "uct/": "transport/ucx", "ucs/": "transport/ucx",
-                  "nvshmem": "transport/nvshmem", "cuda": "cuda", "mpi.h": "transport/mpi"}
+                  "nvshmem": "transport/nvshmem", "cuda": "cuda", "mpi.h": "ferry/mpi.h",
+                  "pmix.h": "world/pmix"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
 

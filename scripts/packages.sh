@@ -17,11 +17,19 @@ need "command -v ninja" ninja-build
 need "command -v pkg-config" pkg-config
 need "pkg-config --atleast-version=2.14 jansson" libjansson-dev
 need "pkg-config --exists libxxhash" libxxhash-dev
+need "pkg-config --exists libsodium" libsodium-dev
 need "command -v python3" python3
 if [ "${1:-}" = tests ]; then
     need "pkg-config --exists cmocka" libcmocka-dev
     need "command -v clang" clang
     need "command -v clang-format" clang-format
+    # Engines, launchers and networks that the tests try; the library builds and runs without them.
+    need "pkg-config --exists ucx" libucx-dev
+    need "pkg-config --exists pmix" libpmix-dev
+    need "command -v mpirun" openmpi-bin
+    need "command -v mpicc" libopenmpi-dev
+    need "command -v ip" iproute2
+    need "command -v nft" nftables
 fi
 if [ "${1:-}" = fuzz ]; then
     need "command -v clang" clang

@@ -28,6 +28,8 @@
 #include <ferry/export.h>
 #include <ferry/group.h>
 #include <ferry/log.h>
+#include <ferry/machine.h>
+#include <ferry/memory.h>
 #include <ferry/metadata.h>
 #include <ferry/plan.h>
 #include <ferry/prove.h>
@@ -36,6 +38,8 @@
 #include <ferry/scheduler.h>
 #include <ferry/spec.h>
 #include <ferry/status.h>
+#include <ferry/transport.h>
+#include <ferry/world.h>
 #include <ferry/writer.h>
 
 FERRY_BEGIN_DECLS

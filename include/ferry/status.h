@@ -23,7 +23,11 @@ FERRY_BEGIN_DECLS
     X(ERR_UNSUPPORTED, 8, "this build or machine cannot do that")                                  \
     X(ERR_EXCHANGE, 9, "the caller's exchange of messages failed")                                 \
     X(ERR_PROOF, 10, "the plan does not do what the spec asks")                                    \
-    X(ERR_STOPPED, 11, "a callback asked to stop")
+    X(ERR_STOPPED, 11, "a callback asked to stop")                                                 \
+    X(ERR_PEER_LOST, 12, "a rank of the world was lost")                                           \
+    X(ERR_TIMEOUT, 13, "a rank showed no progress before the deadline")                            \
+    X(ERR_ABORTED, 14, "a rank ended the world")                                                   \
+    X(ERR_DENIED, 15, "the other side did not prove the secret")
 
 typedef enum ferry_status {
 #define FERRY_STATUS_ENUM(name, number, text) FERRY_##name = number,

@@ -12,4 +12,9 @@ int fy_config_log_level(void);
 /* The value of FERRY_ISA as an fy_isa, the best one when it is unset or wrong. */
 int fy_config_isa(void);
 
+/* Of variables that the table of config.c lists; unset or wrong is NULL, or otherwise. */
+const char *fy_config_text(const char *name);
+double      fy_config_seconds(const char *name, double otherwise);
+int         fy_config_number(const char *name, int otherwise);
+
 #endif

@@ -233,6 +233,12 @@ class Help:
                               capture_output=True, check=True, timeout=60)
         return done.stdout
 
+    def names(self, subcommand):
+        """The words that a command takes in place of files; None if it takes files."""
+        if subcommand != "bench":
+            return None
+        return set(re.findall(r"^  (\S+)", self._ask("bench").partition("\n")[2], re.MULTILINE))
+
     def options(self, subcommand):
         """{option: Option}; a capital word behind an option is its value, `[=WORD]` a possible one."""
         if subcommand not in self._options:
@@ -254,10 +260,13 @@ def check_words(command, usage, root, made):
         yield "ferry has no command \"%s\"" % subcommand
         return
     options, n_files = usage.options(subcommand), 0
+    names = usage.names(subcommand)
     while words:
         word = words.pop(0)
         if word in REDIRECTIONS:
             made.add(words.pop(0) if words else "")
+        elif word == "--" and subcommand == "launch":
+            return
         elif word.startswith("--"):
             name, has_value, value = word.partition("=")
             if name not in options:
@@ -272,6 +281,16 @@ def check_words(command, usage, root, made):
                 yield "%s takes no value" % name
             if name == "--save":
                 made.add(value)
+        elif subcommand == "launch":
+            if word != "-n":
+                return  # the program, and what is its own
+            if not words:
+                yield "-n lacks its value"
+                return
+            words.pop(0)
+        elif names is not None:
+            if word not in names and not PLACEHOLDER.match(word):
+                yield "ferry %s knows no %s" % (subcommand, word)
         else:
             n_files += 1
             known = word in made or PLACEHOLDER.match(word) or (root / word).exists()

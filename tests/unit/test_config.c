@@ -36,6 +36,25 @@ static void test_check(void **state)
         {"FERRY_ISA", "AVX2", NULL},
         {"FERRY_ISA", "avx512", NULL},
         {"FERRY_ISA", "sse9", "FERRY_ISA: \"sse9\" is no instruction set"},
+        {"FERRY_DEADLINE", "0.5", NULL},
+        {"FERRY_DEADLINE", "0", "FERRY_DEADLINE: \"0\" is no number of seconds above zero"},
+        {"FERRY_DEADLINE", "-1", "FERRY_DEADLINE: \"-1\" is no number"},
+        {"FERRY_DEADLINE", "nan", "FERRY_DEADLINE: \"nan\" is no number"},
+        {"FERRY_DEADLINE", "inf", "FERRY_DEADLINE: \"inf\" is no number"},
+        {"FERRY_JOIN_LIMIT", "10s", "FERRY_JOIN_LIMIT: \"10s\" is no number"},
+        {"FERRY_ENTRY_LIMIT", "3", NULL},
+        {"FERRY_PORT", "29500", NULL},
+        {"FERRY_PORT", "65536", "FERRY_PORT: \"65536\" is no number from 0 to 65535"},
+        {"FERRY_PORT", "+1", "FERRY_PORT: \"+1\" is no number"},
+        {"FERRY_NODES", "2", NULL},
+        {"FERRY_NODES", "3,5", NULL},
+        {"FERRY_NODES", "0", "FERRY_NODES: \"0\" is neither a number of nodes"},
+        {"FERRY_NODES", "3,", "FERRY_NODES: \"3,\" is neither"},
+        {"FERRY_NODES", "two", "FERRY_NODES: \"two\" is neither"},
+        {"FERRY_SECRET", "", "FERRY_SECRET: it is set to nothing"},
+        {"FERRY_UCX_MODE", "rma", NULL},
+        {"FERRY_UCX_MODE", "fast",
+         "FERRY_UCX_MODE: \"fast\" is no way to put; use am, rma or auto"},
         {"FERRY_LOGS", "debug", "FERRY_LOGS: ferry has no variable of this name"},
         {"FERRY_LO", "debug", "FERRY_LO: "},
         {"FERRY_", "x", "FERRY_: "},
@@ -78,7 +97,8 @@ static void test_list(void **state)
         check_row(name, strncmp(name, "FERRY_", 6) == 0 && strlen(meaning) > 10 && value == NULL);
         setenv(name, "here", 1);
         must(ferry_config_at(i, NULL, NULL, &value, &error), &error);
-        assert_string_equal(value, "here");
+        /* A secret is not for a screen. */
+        assert_string_equal(value, strcmp(name, "FERRY_SECRET") == 0 ? "(hidden)" : "here");
         must(ferry_config_at(i, NULL, NULL, NULL, &error), &error);
     }
     assert_int_equal(ferry_config_at(n, &name, &meaning, &value, &error), FERRY_ERR_MISUSE);

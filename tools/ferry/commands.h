@@ -11,9 +11,13 @@ typedef struct command {
     const char *summary;
     const char *help;
     int (*run)(int argc, char **argv); /* argv[0] is the command's name */
+    /* How many of the arguments are its own; the rest is a program's (optional: all). */
+    int (*n_own)(int argc, char **argv);
 } command;
 
 extern const command command_plan;
+extern const command command_launch;
+extern const command command_bench;
 extern const command command_info;
 
 /* "ferry plan: <sentence>" on stderr; returns EXIT_FAILED. */

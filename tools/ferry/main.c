@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const command *const commands[] = {&command_plan, &command_info};
+static const command *const commands[] = {&command_plan, &command_launch, &command_bench,
+                                          &command_info};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static const char overview[] =
@@ -78,7 +79,8 @@ void print_man_page(const char *name, const char *summary, const char *help)
 
 static int run_command(const command *c, int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++) {
+    int n_own = c->n_own == NULL ? argc : c->n_own(argc, argv);
+    for (int i = 1; i < n_own; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(c->help, stdout);
             return EXIT_DONE;

@@ -1,0 +1,209 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_WORLD_H
+#define FERRY_WORLD_H
+
+#include <ferry/export.h>
+#include <ferry/status.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+FERRY_BEGIN_DECLS
+
+/*
+ * A world: ranks that found each other and can talk. It is made once, by every rank, and everything
+ * that moves bytes stands on it.
+ *
+ * Trust: whoever joins proves the world's secret, and every control message carries a MAC. The
+ * secret comes from the launcher or from FERRY_SECRET; without one, anybody who can reach the port
+ * and knows the job's variables can join. The bytes of the data plane are neither signed nor
+ * hidden: run it where the network and the machine's users are trusted.
+ *
+ * Failure: when a rank dies, is stopped, or ends the world, the world has failed, for good and on
+ * every rank: each call that waits, and each later one, returns FERRY_ERR_PEER_LOST,
+ * FERRY_ERR_TIMEOUT or FERRY_ERR_ABORTED with a sentence that names the rank. Survivors make a
+ * smaller world with ferry_world_shrink and go on.
+ *
+ * Threads: as every handle, by one thread at a time; ferry_world_abort, ferry_world_state and the
+ * calls that only read a number from any.
+ */
+typedef struct ferry_world ferry_world;
+
+/* What receives from any rank, and what a failure names when no single rank is to blame. */
+#define FERRY_ANY_RANK UINT32_MAX
+
+/* The longest small message, in bytes. */
+#define FERRY_MESSAGE_BYTES 65536
+
+/*
+ * Zero and NULL mean the default. Times are seconds. Each has a variable of the same meaning, which
+ * counts where the option is left at its default.
+ */
+typedef struct ferry_world_options {
+    size_t struct_size;
+    /* FERRY_SECRET: what every rank proves to know before it is believed. */
+    const char *secret;
+    /*
+     * FERRY_DEADLINE, 10: how long a rank may show no sign of life. A rank that computes is alive;
+     * one whose process is stopped, or whose machine is cut off, is not.
+     */
+    double deadline_seconds;
+    /* FERRY_ENTRY_LIMIT, none: how long to wait for a living rank to enter an operation. */
+    double entry_seconds;
+    /* FERRY_JOIN_LIMIT, three deadlines: how long the making of a world waits for the next rank. */
+    double join_seconds;
+    /* FERRY_NODES: "2" or "3,5": treat the ranks as so many nodes, whatever machines they are on.
+     */
+    const char *nodes;
+    /* FERRY_HOST: the address under which other machines reach this one (default: found out). */
+    const char *host;
+} ferry_world_options;
+
+#define FERRY_WORLD_OPTIONS_INIT                                                                   \
+    {                                                                                              \
+        sizeof(ferry_world_options), NULL, 0, 0, 0, NULL, NULL                                     \
+    }
+
+/*
+ * Joins the world that the environment describes. In this order:
+ *
+ *   FERRY_RENDEZVOUS   a file that all ranks see, with RANK and WORLD_SIZE
+ *   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+ *                      as torchrun, `ferry launch` and many schedulers set them; FERRY_PORT where
+ *                      MASTER_PORT belongs to somebody else (under torchrun it is its own store's:
+ *                      there ferry takes the next port)
+ *   PMIx               as mpirun and srun offer it
+ *
+ * A variable that is missing or contradicts another is FERRY_ERR_INVALID_INPUT and named.
+ */
+FERRY_API ferry_status ferry_world_create(const ferry_world_options *options,
+                                          ferry_world **world_out, ferry_error *error);
+
+/*
+ * Meets in a file that rank 0 makes and removes: the folder must be seen by every rank and kept
+ * from strangers, for the file holds a key. A path serves one world at a time.
+ */
+FERRY_API ferry_status ferry_world_create_from_file(const char *path, uint32_t rank,
+                                                    uint32_t                   n_ranks,
+                                                    const ferry_world_options *options,
+                                                    ferry_world **world_out, ferry_error *error);
+
+/*
+ * The caller's own way to reach all ranks, such as an MPI communicator (<ferry/mpi.h>) or a group
+ * of torch.distributed. Used while the world is made, never later. Each function is called by all
+ * ranks in the same order and returns 0, or anything else for a failure. all_gather puts n_bytes of
+ * every rank, in order of ranks, to all_out.
+ */
+typedef struct ferry_bootstrap {
+    size_t   struct_size;
+    void    *context;
+    uint32_t rank;
+    uint32_t n_ranks;
+    int (*all_gather)(void *context, const void *bytes, size_t n_bytes, void *all_out);
+    int (*barrier)(void *context);
+} ferry_bootstrap;
+
+#define FERRY_BOOTSTRAP_INIT                                                                       \
+    {                                                                                              \
+        sizeof(ferry_bootstrap), NULL, 0, 0, NULL, NULL                                            \
+    }
+
+FERRY_API ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap     *bootstrap,
+                                                         const ferry_world_options *options,
+                                                         ferry_world              **world_out,
+                                                         ferry_error               *error);
+
+/*
+ * A world of n_ranks threads of this process: worlds_out gets n_ranks handles, number r for the
+ * thread that is rank r. Each is destroyed by itself.
+ */
+FERRY_API ferry_status ferry_world_create_threads(uint32_t                   n_ranks,
+                                                  const ferry_world_options *options,
+                                                  ferry_world **worlds_out, ferry_error *error);
+
+/*
+ * Leaves the world: waits, no longer than the deadline, until every rank leaves, so that nobody
+ * takes an orderly end for a death. What stands on the world keeps it until it is itself destroyed.
+ */
+FERRY_API void ferry_world_destroy(ferry_world *world);
+
+FERRY_API uint32_t ferry_world_rank(const ferry_world *world);
+FERRY_API uint32_t ferry_world_n_ranks(const ferry_world *world);
+
+/* 0 for a new world; a shrunk one has one more than the world it was made from. */
+FERRY_API uint32_t ferry_world_epoch(const ferry_world *world);
+
+/* Who rank was in the first world: a shrunk world numbers its ranks anew, in the same order. */
+FERRY_API uint32_t ferry_world_member(const ferry_world *world, uint32_t rank);
+
+/*
+ * Nodes are numbered by their lowest rank. Ranks are on one node when each has mapped memory that
+ * the other made (or as the option `nodes` says). Out of range is UINT32_MAX.
+ */
+FERRY_API uint32_t ferry_world_n_nodes(const ferry_world *world);
+FERRY_API uint32_t ferry_world_node_of(const ferry_world *world, uint32_t rank);
+/* This rank's number among those of its node, and how many those are. */
+FERRY_API uint32_t ferry_world_local_rank(const ferry_world *world);
+FERRY_API uint32_t ferry_world_n_local_ranks(const ferry_world *world);
+
+/*
+ * Collective calls: all ranks, in the same order. A rank that calls another one than the others is
+ * found out, and every rank gets FERRY_ERR_MISUSE. What is handed out stays valid until the next
+ * collective call on this world.
+ */
+FERRY_API ferry_status ferry_world_barrier(ferry_world *world, ferry_error *error);
+
+/* n_bytes, the same on all ranks, of every rank in order of ranks. */
+FERRY_API ferry_status ferry_world_all_gather(ferry_world *world, const void *bytes, size_t n_bytes,
+                                              const void **all_out, ferry_error *error);
+
+/* Each rank's own number of bytes; lengths_out has n_ranks entries. */
+FERRY_API ferry_status ferry_world_all_gather_v(ferry_world *world, const void *bytes,
+                                                size_t n_bytes, const void **all_out,
+                                                const size_t **lengths_out, ferry_error *error);
+
+/* What root has; bytes and n_bytes count on root only. */
+FERRY_API ferry_status ferry_world_broadcast(ferry_world *world, uint32_t root, const void *bytes,
+                                             size_t n_bytes, const void **bytes_out,
+                                             size_t *n_bytes_out, ferry_error *error);
+
+/*
+ * Small messages, at most FERRY_MESSAGE_BYTES: send returns when the message is on its way, and
+ * those of one rank and tag arrive in order. receive takes the first message with this tag from
+ * this rank, or from FERRY_ANY_RANK, and waits as long as limit_seconds says (0: only looks;
+ * negative: the entry limit); FERRY_ERR_TIMEOUT then does not end the world. The bytes stay valid
+ * until the next receive. from_out may be NULL.
+ */
+FERRY_API ferry_status ferry_world_send(ferry_world *world, uint32_t to, uint32_t tag,
+                                        const void *bytes, size_t n_bytes, ferry_error *error);
+FERRY_API ferry_status ferry_world_receive(ferry_world *world, uint32_t from, uint32_t tag,
+                                           double limit_seconds, const void **bytes_out,
+                                           size_t *n_bytes_out, uint32_t *from_out,
+                                           ferry_error *error);
+
+/*
+ * Ends the world on every rank: all that wait, and all later calls, return FERRY_ERR_ABORTED with
+ * this rank and reason (one sentence, cut to fit). From any thread. A world that has already failed
+ * stays as it is.
+ */
+FERRY_API void ferry_world_abort(ferry_world *world, const char *reason);
+
+/*
+ * FERRY_OK, or why the world has failed: the status, the rank it names (FERRY_ANY_RANK if none) and
+ * the sentence. Never waits; from any thread. rank_out may be NULL.
+ */
+FERRY_API ferry_status ferry_world_state(ferry_world *world, uint32_t *rank_out,
+                                         ferry_error *error);
+
+/*
+ * Makes a new world of those ranks of a failed one that still live and call this. It waits for
+ * every rank that is not known to be lost, a join limit at most, and goes on without those that do
+ * not come. Ranks keep their order. The old world stays to be destroyed. When a network falls in
+ * two, each half that calls this gets a world: min_ranks (0: 1) refuses the smaller half.
+ */
+FERRY_API ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks,
+                                          ferry_world **world_out, ferry_error *error);
+
+FERRY_END_DECLS
+
+#endif

@@ -1,0 +1,152 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_TRANSPORT_ENGINE_H
+#define FY_TRANSPORT_ENGINE_H
+
+#include "base/status.h"
+
+#include <ferry/log.h>
+#include <ferry/transport.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * The table that every engine fills, and what the library gives an engine. Engines in plugins see
+ * nothing of the library but these two, so that one plugin serves libferry.so and programs that
+ * link the library statically.
+ */
+#define FY_ENGINE_ABI 1u
+
+/* The library, as an engine sees it: one per open engine; lives until close has returned. */
+typedef struct fy_host fy_host;
+struct fy_host {
+    uint32_t abi; /* FY_ENGINE_ABI */
+    uint32_t rank;
+    uint32_t n_ranks;
+    int64_t  deadline_ns;
+    void    *world; /* a ferry_world: engines inside the library may use it as such */
+
+    bool (*same_node)(const fy_host *host, uint32_t peer);
+    /* Everybody's bytes, concatenated, with their lengths; collective; valid until the next. */
+    ferry_status (*all_gather)(const fy_host *host, const void *bytes, size_t n_bytes,
+                               const void **all_out, const size_t **lengths_out,
+                               ferry_error *error);
+    /*
+     * Waits until ready(context); how long it may sleep between calls says sleep_ns (optional; 0:
+     * not at all). limit_ns negative: none. FERRY_ERR_TIMEOUT comes without a sentence.
+     */
+    ferry_status (*wait)(const fy_host *host, bool (*ready)(void *context),
+                         int64_t (*sleep_ns)(void *context), void *context, int64_t limit_ns,
+                         ferry_error *error);
+    /* FERRY_OK, or why the world has failed: for loops of the engine's own. Cheap. */
+    ferry_status (*state)(const fy_host *host, ferry_error *error);
+    /* Reports a rank as lost: the world fails with this sentence. */
+    void (*lost)(const fy_host *host, uint32_t peer, const char *sentence);
+    /* Memory of this rank changed by the engine's own doing (not by a peer): wakes its waiters. */
+    void (*ring)(const fy_host *host);
+    /* Calls ready(context) on a thread of the library's when fd is readable, until unwatch. */
+    ferry_status (*watch)(const fy_host *host, int fd, void (*ready)(void *context), void *context,
+                          ferry_error *error);
+    void (*unwatch)(const fy_host *host, int fd);
+    void (*log)(ferry_log_level level, const char *line);
+};
+
+/*
+ * What an engine knows of a region. Symmetric regions have the same id on all ranks; registered
+ * ones an id of their owner's. An imported region has its owner's id and key.
+ */
+typedef enum fy_region_kind {
+    FY_REGION_SYMMETRIC  = 0,
+    FY_REGION_REGISTERED = 1,
+    FY_REGION_IMPORTED   = 2,
+} fy_region_kind;
+
+typedef struct fy_region_view {
+    uint32_t    kind;  /* fy_region_kind */
+    uint32_t    owner; /* of an imported one; else this rank */
+    uint64_t    id;    /* symmetric: even and equal on all ranks; registered: odd */
+    void       *base;  /* own part; of an imported one the owner's address, never to be read */
+    uint64_t    bytes; /* of a rank's part */
+    const void *key;   /* imported: the engine's piece of the key; else NULL */
+    size_t      key_bytes;
+} fy_region_view;
+
+/* The longest piece of a key that one engine may write. */
+enum { FY_ENGINE_KEY_BYTES = 192 };
+
+/* A signal's target, resolved: region is symmetric and offset checked. */
+typedef struct fy_signal_view {
+    const fy_region_view *region;
+    void                 *attachment; /* the engine's, of that region */
+    uint64_t              offset;
+    uint64_t              value;
+    uint32_t              op; /* ferry_signal_op */
+} fy_signal_view;
+
+/*
+ * An engine. Calls on one state come from one thread at a time, except from the callback given to
+ * watch, against which the engine guards itself. Ranges are checked before an engine is called.
+ * Operations to this rank itself never reach an engine.
+ */
+typedef struct fy_engine {
+    uint32_t    abi; /* FY_ENGINE_ABI */
+    const char *name;
+    const char *summary; /* one line */
+
+    /* Whether it can run in this process; if not, why is a sentence. Cheap and without traces. */
+    bool (*probe)(char *why, size_t why_bytes);
+    /* Collective over all ranks of the world that use this engine: all of them. */
+    ferry_status (*open)(const fy_host *host, void **state_out, ferry_error *error);
+    void (*close)(void *state);
+
+    /* FERRY_CAN_ flags for a peer; 0 and UINT32_MAX mean what they say: nothing, unreachable. */
+    uint32_t (*capabilities)(void *state, uint32_t peer);
+
+    /*
+     * Symmetric memory of the engine's own, populated and zero; collective over the ranks of a
+     * node. (optional: without it the library allocates and only attaches.) An error must leave
+     * nothing. The engine keeps what it needs for pointer() in *attachment_out.
+     */
+    ferry_status (*alloc)(void *state, fy_region_view *region, void **attachment_out,
+                          ferry_error *error);
+    /*
+     * Makes memory known that lies elsewhere: a symmetric region that another engine or the library
+     * allocated, a registered one, or an imported one. Local.
+     */
+    ferry_status (*attach)(void *state, const fy_region_view *region, void **attachment_out,
+                           ferry_error *error);
+    /* Undoes alloc or attach. Nobody uses the region any more. */
+    void (*release)(void *state, const fy_region_view *region, void *attachment);
+    /* Writes this engine's piece of a registered region's key. (optional: it needs none) */
+    ferry_status (*export_key)(void *state, const fy_region_view *region, void *attachment,
+                               void *key, size_t *n_bytes_out, ferry_error *error);
+
+    /*
+     * One put, and if signal is not NULL the signal after it and after all earlier puts to this
+     * peer. May return before the source is read; flush ends that. bytes may be 0 with a signal.
+     */
+    ferry_status (*put)(void *state, uint32_t peer, const fy_region_view *region, void *attachment,
+                        uint64_t offset, const void *source, uint64_t bytes,
+                        const fy_signal_view *signal, ferry_error *error);
+    /* (optional) */
+    ferry_status (*get)(void *state, uint32_t peer, const fy_region_view *region, void *attachment,
+                        uint64_t offset, void *target, uint64_t bytes, ferry_error *error);
+    /* Puts to peer (FERRY_ANY_RANK: all) are in place and gets are here. */
+    ferry_status (*flush)(void *state, uint32_t peer, ferry_error *error);
+    /* Works without waiting; true if anything happened. (optional: nothing to do) */
+    bool (*progress)(void *state);
+    /*
+     * How long a waiter that rings wake may sleep: 0 not at all, INT64_MAX until it is rung.
+     * (optional: until it is rung)
+     */
+    int64_t (*sleep_ns)(void *state);
+    /* Where peer's part of a symmetric region is mapped here, or NULL. (optional: nowhere) */
+    void *(*pointer)(void *state, uint32_t peer, const fy_region_view *region, void *attachment);
+} fy_engine;
+
+/* A plugin exports this one function. */
+#define FY_ENGINE_PLUGIN_SYMBOL "ferry_engine_plugin"
+typedef const fy_engine *(*fy_engine_plugin_fn)(void);
+
+#endif

@@ -1,0 +1,228 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/region.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <string.h>
+
+/*
+ * Keys of registered memory: a head, for each engine that needs one a piece with its own head, and
+ * a hash of all that. They come from anywhere, so nothing in them is believed before it is checked;
+ * but whoever forges one with the right hash reaches no further than a peer can anyway.
+ */
+enum { KEY_MAGIC = 0x6b796672, KEY_VERSION = 1 };
+
+typedef struct key_head {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t n_pieces;
+    uint32_t n_bytes; /* of the whole key */
+    uint32_t owner;
+    uint64_t identity; /* of the transport */
+    uint64_t id;
+    uint64_t base;
+    uint64_t bytes;
+} key_head;
+
+typedef struct piece_head {
+    uint16_t engine; /* its number in the transport, the same on all ranks */
+    uint16_t n_bytes;
+} piece_head;
+
+_Static_assert(sizeof(key_head) == 48 && sizeof(piece_head) == 4, "keys have no padding");
+_Static_assert(sizeof(key_head) + FY_MOST_ENGINES * (sizeof(piece_head) + FY_ENGINE_KEY_BYTES) +
+                       sizeof(uint64_t) <=
+                   FERRY_KEY_BYTES,
+               "the longest key has room");
+
+static ferry_status add_pieces(const ferry_region *region, unsigned char *key, key_head *head,
+                               ferry_error *error)
+{
+    ferry_transport *transport = region->transport;
+    for (uint32_t i = 0; i < transport->n_engines; i++) {
+        const fy_open_engine *engine = &transport->engines[i];
+        if (engine->table->export_key == NULL || !fy_region_knows(region, i)) {
+            continue;
+        }
+        unsigned char *at      = key + head->n_bytes;
+        size_t         n_bytes = 0;
+        ferry_status   status =
+            engine->table->export_key(engine->state, &region->view, region->attachments[i],
+                                      at + sizeof(piece_head), &n_bytes, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        piece_head piece = {.engine = (uint16_t)i, .n_bytes = (uint16_t)n_bytes};
+        memcpy(at, &piece, sizeof piece);
+        head->n_bytes += (uint32_t)(sizeof piece + n_bytes);
+        head->n_pieces++;
+    }
+    return FERRY_OK;
+}
+
+ferry_status ferry_region_export(const ferry_region *region, void *key, size_t *n_bytes_out,
+                                 ferry_error *error)
+{
+    if (region == NULL || key == NULL || n_bytes_out == NULL ||
+        region->view.kind != FY_REGION_REGISTERED) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_region_export needs a region that this rank has registered, and "
+                       "places for the key and its length");
+    }
+    unsigned char all[FERRY_KEY_BYTES] = {0};
+    key_head      head                 = {.magic    = KEY_MAGIC,
+                                          .version  = KEY_VERSION,
+                                          .n_bytes  = sizeof head,
+                                          .owner    = region->view.owner,
+                                          .identity = region->transport->identity,
+                                          .id       = region->view.id,
+                                          .base     = (uintptr_t)region->view.base,
+                                          .bytes    = region->view.bytes};
+    ferry_status  status               = add_pieces(region, all, &head, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    size_t hashed = head.n_bytes;
+    head.n_bytes += (uint32_t)sizeof(uint64_t);
+    memcpy(all, &head, sizeof head);
+    uint64_t hash = fy_hash64(all, hashed);
+    memcpy(all + hashed, &hash, sizeof hash);
+    memcpy(key, all, head.n_bytes);
+    *n_bytes_out = head.n_bytes;
+    return FERRY_OK;
+}
+
+/* The head, where the key is whole. */
+static ferry_status read_head(const unsigned char *key, size_t n_bytes, key_head *head_out,
+                              ferry_error *error)
+{
+    key_head head;
+    uint64_t hash;
+    if (n_bytes < sizeof head + sizeof hash || n_bytes > FERRY_KEY_BYTES) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%zu bytes are no key of a region", n_bytes);
+    }
+    memcpy(&head, key, sizeof head);
+    if (head.magic != KEY_MAGIC) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "the bytes are no key of a region");
+    }
+    if (head.version != KEY_VERSION) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "the key has version %u, and this library knows %d: all ranks need the "
+                       "same release",
+                       head.version, (int)KEY_VERSION);
+    }
+    memcpy(&hash, key + n_bytes - sizeof hash, sizeof hash);
+    if (head.n_bytes != n_bytes || hash != fy_hash64(key, n_bytes - sizeof hash)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "the key of a region is damaged: %zu bytes that do not fit together",
+                       n_bytes);
+    }
+    *head_out = head;
+    return FERRY_OK;
+}
+
+static ferry_status check_head(const ferry_transport *transport, const key_head *head,
+                               ferry_error *error)
+{
+    uint64_t end;
+    if (head->identity != transport->identity) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "the key of region %llu of rank %u was made with another transport",
+                       (unsigned long long)head->id, head->owner);
+    }
+    if (head->owner >= transport->world->n_ranks || head->bytes == 0 || head->base == 0 ||
+        head->id % 2 == 0 || !fy_add(head->base, head->bytes, &end)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "the key contradicts itself: region %llu of rank %u, %llu bytes",
+                       (unsigned long long)head->id, head->owner, (unsigned long long)head->bytes);
+    }
+    return FERRY_OK;
+}
+
+/* The piece of one engine to the region; none is fine. */
+static ferry_status take_piece(const unsigned char *key, const key_head *head, uint32_t engine,
+                               ferry_region *region, ferry_error *error)
+{
+    size_t at  = sizeof *head;
+    size_t end = head->n_bytes - sizeof(uint64_t);
+    for (uint32_t i = 0; i < head->n_pieces; i++) {
+        piece_head piece;
+        if (end - at < sizeof piece) {
+            break;
+        }
+        memcpy(&piece, key + at, sizeof piece);
+        at += sizeof piece;
+        if (piece.n_bytes > end - at || piece.n_bytes > FY_ENGINE_KEY_BYTES) {
+            break;
+        }
+        if (piece.engine == engine) {
+            memcpy(region->key, key + at, piece.n_bytes);
+            region->view.key       = region->key;
+            region->view.key_bytes = piece.n_bytes;
+        }
+        at += piece.n_bytes;
+    }
+    if (at != end) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "the key of region %llu of rank %u has pieces that do not fit into it",
+                       (unsigned long long)head->id, head->owner);
+    }
+    return FERRY_OK;
+}
+
+/* Lets the owner's engine know the region, and makes sure that it can reach such memory at all. */
+static ferry_status attach(ferry_region *region, uint32_t index, ferry_error *error)
+{
+    const fy_open_engine *engine = &region->transport->engines[index];
+    ferry_status          status = fy_region_attach(region, index, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    uint32_t can = engine->table->capabilities(engine->state, region->view.owner);
+    if (can == UINT32_MAX || (can & FERRY_CAN_REMOTE_USER_MEMORY) == 0) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "engine %s cannot reach registered memory of rank %u: use symmetric memory",
+                       engine->table->name, region->view.owner);
+    }
+    return FERRY_OK;
+}
+
+ferry_status ferry_region_import(ferry_transport *transport, const void *key, size_t n_bytes,
+                                 ferry_region **region_out, ferry_error *error)
+{
+    if (transport == NULL || key == NULL || region_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_region_import needs a transport, a key and a place for the region");
+    }
+    ferry_region *region = NULL;
+    key_head      head   = {0};
+    ferry_status  status = read_head(key, n_bytes, &head, error);
+    if (status == FERRY_OK) {
+        status = check_head(transport, &head, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_transport_state(transport, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_region_new(transport, FY_REGION_IMPORTED, &region, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    uint32_t index     = transport->engine_of[head.owner];
+    region->view.owner = head.owner;
+    region->view.id    = head.id;
+    region->view.base  = (void *)(uintptr_t)head.base;
+    region->view.bytes = head.bytes;
+    status             = take_piece(key, &head, index, region, error);
+    if (status == FERRY_OK && !fy_is_self(transport, head.owner)) {
+        status = attach(region, index, error);
+    }
+    if (status != FERRY_OK) {
+        fy_region_destroy(region);
+        return status;
+    }
+    *region_out = region;
+    return FERRY_OK;
+}

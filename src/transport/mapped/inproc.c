@@ -1,0 +1,255 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/mapped/mapped.h"
+
+#include "base/alloc.h"
+#include "transport/agree.h"
+#include "transport/pages.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/*
+ * Ranks that are threads: every pointer is good for all. Memory of a region goes with the last rank
+ * that releases it, for when the world fails ranks do not wait for each other, and a slower one may
+ * be in the middle of a put.
+ */
+
+/* A symmetric region, as all ranks see it. */
+typedef struct heap {
+    struct heap *next;
+    uint64_t     id;
+    uint64_t     bytes;
+    uint32_t     n_users; /* ranks that have not released it */
+    void        *parts[]; /* by rank; complete when alloc has been agreed upon */
+} heap;
+
+/* What the ranks of a transport share. */
+typedef struct common {
+    _Atomic uint32_t references;
+    uint32_t         n_ranks;
+    pthread_mutex_t  lock; /* of the list and what is in it, but for parts that are complete */
+    heap            *heaps;
+} common;
+
+typedef struct inproc {
+    ferry_world *world;
+    common      *common;
+} inproc;
+
+static bool probe(char *why, size_t why_bytes)
+{
+    (void)why;
+    (void)why_bytes;
+    return true;
+}
+
+static ferry_status make_common(uint32_t n_ranks, common **common_out, ferry_error *error)
+{
+    common *fresh = fy_alloc_zeroed(1, sizeof *fresh);
+    if (fresh == NULL || pthread_mutex_init(&fresh->lock, NULL) != 0) {
+        fy_free(fresh);
+        return fy_fail_no_memory(error, "engine inproc");
+    }
+    atomic_init(&fresh->references, n_ranks);
+    fresh->n_ranks = n_ranks;
+    *common_out    = fresh;
+    return FERRY_OK;
+}
+
+static void leave(common *shared, uint32_t n_references)
+{
+    if (shared != NULL && atomic_fetch_sub(&shared->references, n_references) == n_references) {
+        pthread_mutex_destroy(&shared->lock);
+        fy_free(shared);
+    }
+}
+
+/* Rank 0 makes what is shared and hands it to all: a gather of threads reaches all or none. */
+static ferry_status open_inproc(const fy_host *host, void **state_out, ferry_error *error)
+{
+    ferry_error  why    = {.message = ""};
+    common      *shared = NULL;
+    ferry_status status = FERRY_OK;
+    inproc      *state  = fy_alloc_zeroed(1, sizeof *state);
+    if (state == NULL) {
+        status = fy_fail_no_memory(&why, "engine inproc");
+    } else if (host->rank == 0) {
+        status = make_common(host->n_ranks, &shared, &why);
+    }
+    fy_vote  vote = {.status = status, .own = &why, .bytes = &shared, .n_bytes = sizeof shared};
+    fy_votes votes;
+    size_t   at = 0;
+    size_t   n_bytes;
+    status = fy_votes_gather(host->world, &vote, &votes, error);
+    if (status == FERRY_OK) {
+        status = fy_votes_status(&votes, error);
+    }
+    if (status != FERRY_OK) {
+        leave(shared, host->n_ranks); /* only rank 0 has it */
+        fy_free(state);
+        return status;
+    }
+    memcpy(&state->common, fy_votes_next(&votes, 0, &at, &n_bytes), sizeof state->common);
+    state->world = host->world;
+    *state_out   = state;
+    return FERRY_OK;
+}
+
+static void close_inproc(void *context)
+{
+    inproc *state = context;
+    leave(state->common, 1);
+    fy_free(state);
+}
+
+static uint32_t capabilities(void *context, uint32_t peer)
+{
+    const inproc *state = context;
+    if (!state->world->threads && peer != state->world->rank) {
+        return UINT32_MAX;
+    }
+    return FERRY_CAN_REMOTE_USER_MEMORY | FERRY_CAN_PEER_POINTER | FERRY_CAN_TARGET_PROGRESS |
+           FERRY_CAN_GET;
+}
+
+/* The region's heap, made by the rank that comes first. Under the lock. */
+static heap *join_heap(common *shared, uint64_t id, uint64_t bytes)
+{
+    heap *one = shared->heaps;
+    while (one != NULL && one->id != id) {
+        one = one->next;
+    }
+    if (one == NULL) {
+        one = fy_alloc_zeroed(1, sizeof *one + shared->n_ranks * sizeof one->parts[0]);
+        if (one == NULL) {
+            return NULL;
+        }
+        one->id       = id;
+        one->bytes    = bytes;
+        one->next     = shared->heaps;
+        shared->heaps = one;
+    }
+    one->n_users++;
+    return one;
+}
+
+static ferry_status alloc(void *context, fy_region_view *region, void **attachment_out,
+                          ferry_error *error)
+{
+    inproc      *state  = context;
+    void        *base   = NULL;
+    ferry_status status = fy_pages_alloc(region->bytes, &base, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    pthread_mutex_lock(&state->common->lock);
+    heap *joined = join_heap(state->common, region->id, region->bytes);
+    if (joined != NULL) {
+        joined->parts[state->world->rank] = base;
+    }
+    pthread_mutex_unlock(&state->common->lock);
+    if (joined == NULL) {
+        fy_pages_free(base, region->bytes);
+        return fy_fail_no_memory(error, "a symmetric region");
+    }
+    region->base    = base;
+    *attachment_out = joined;
+    return FERRY_OK;
+}
+
+static void remove_heap(common *shared, heap *one)
+{
+    heap **link = &shared->heaps;
+    while (*link != one) {
+        link = &(*link)->next;
+    }
+    *link = one->next;
+}
+
+static void release(void *context, const fy_region_view *region, void *attachment)
+{
+    inproc *state = context;
+    heap   *one   = attachment;
+    if (region->kind != FY_REGION_SYMMETRIC) {
+        return;
+    }
+    pthread_mutex_lock(&state->common->lock);
+    bool last = --one->n_users == 0;
+    if (last) {
+        remove_heap(state->common, one);
+    }
+    pthread_mutex_unlock(&state->common->lock);
+    if (last) {
+        for (uint32_t rank = 0; rank < state->common->n_ranks; rank++) {
+            fy_pages_free(one->parts[rank], one->bytes);
+        }
+        fy_free(one);
+    }
+}
+
+static ferry_status attach(void *context, const fy_region_view *region, void **attachment_out,
+                           ferry_error *error)
+{
+    (void)context;
+    if (region->kind == FY_REGION_SYMMETRIC) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "engine inproc shares only symmetric memory of its own");
+    }
+    *attachment_out = NULL;
+    return FERRY_OK;
+}
+
+static void *part_of(uint32_t peer, const fy_region_view *region, void *attachment)
+{
+    return region->kind == FY_REGION_SYMMETRIC ? ((heap *)attachment)->parts[peer] : region->base;
+}
+
+static ferry_status put(void *context, uint32_t peer, const fy_region_view *region,
+                        void *attachment, uint64_t offset, const void *source, uint64_t bytes,
+                        const fy_signal_view *signal, ferry_error *error)
+{
+    inproc *state = context;
+    (void)error;
+    if (bytes != 0) {
+        fy_mapped_copy((char *)part_of(peer, region, attachment) + offset, source, bytes);
+    }
+    if (signal != NULL) {
+        fy_mapped_signal(state->world, peer, part_of(peer, signal->region, signal->attachment),
+                         signal);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status get(void *context, uint32_t peer, const fy_region_view *region,
+                        void *attachment, uint64_t offset, void *target, uint64_t bytes,
+                        ferry_error *error)
+{
+    (void)context;
+    (void)error;
+    fy_mapped_copy(target, (const char *)part_of(peer, region, attachment) + offset, bytes);
+    return FERRY_OK;
+}
+
+static void *pointer(void *context, uint32_t peer, const fy_region_view *region, void *attachment)
+{
+    (void)context;
+    return part_of(peer, region, attachment);
+}
+
+const fy_engine fy_inproc_engine = {
+    .abi          = FY_ENGINE_ABI,
+    .name         = "inproc",
+    .summary      = "threads of one process",
+    .probe        = probe,
+    .open         = open_inproc,
+    .close        = close_inproc,
+    .capabilities = capabilities,
+    .alloc        = alloc,
+    .attach       = attach,
+    .release      = release,
+    .put          = put,
+    .get          = get,
+    .flush        = fy_mapped_flush,
+    .pointer      = pointer,
+};

@@ -1,0 +1,212 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/mapped/mapped.h"
+
+#include "base/alloc.h"
+#include "transport/mapped/attach.h"
+#include "transport/mapped/memory.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Ranks that are processes of one node. */
+typedef struct shm {
+    ferry_world *world;
+    fy_attach   *attach;
+    uint32_t    *local_of; /* by rank: its number among those of this node; others' count as 0 */
+} shm;
+
+static bool probe(char *why, size_t why_bytes)
+{
+    int fd = memfd_create("ferry", MFD_CLOEXEC);
+    if (fd < 0) {
+        snprintf(why, why_bytes, "this kernel makes no files in memory: %s", strerror(errno));
+        return false;
+    }
+    close(fd);
+    return true;
+}
+
+static void close_shm(void *context)
+{
+    shm *state = context;
+    if (state != NULL) {
+        fy_attach_destroy(state->attach);
+        fy_free(state->local_of);
+        fy_free(state);
+    }
+}
+
+static ferry_status open_shm(const fy_host *host, void **state_out, ferry_error *error)
+{
+    ferry_world *world    = host->world;
+    shm         *state    = fy_alloc_zeroed(1, sizeof *state);
+    uint32_t    *local_of = fy_alloc_zeroed(host->n_ranks, sizeof *local_of);
+    fy_attach   *attach   = NULL;
+    ferry_status status   = fy_attach_create(world, &attach, error);
+    if (status == FERRY_OK && (state == NULL || local_of == NULL)) {
+        status = fy_fail_no_memory(error, "engine shm");
+    }
+    if (status != FERRY_OK) {
+        fy_attach_destroy(attach);
+        fy_free(local_of);
+        fy_free(state);
+        return status;
+    }
+    for (uint32_t local = 0; local < world->n_local_ranks; local++) {
+        local_of[world->local_ranks[local]] = local;
+    }
+    *state     = (shm){.world = world, .attach = attach, .local_of = local_of};
+    *state_out = state;
+    return FERRY_OK;
+}
+
+static uint32_t capabilities(void *context, uint32_t peer)
+{
+    const shm *state = context;
+    if (!fy_world_same_node(state->world, peer)) {
+        return UINT32_MAX;
+    }
+    uint32_t can = FERRY_CAN_PEER_POINTER | FERRY_CAN_TARGET_PROGRESS | FERRY_CAN_GET;
+    if (fy_attach_check(state->attach, peer, NULL) == FERRY_OK) {
+        can |= FERRY_CAN_REMOTE_USER_MEMORY;
+    }
+    return can;
+}
+
+static ferry_status alloc(void *context, fy_region_view *region, void **attachment_out,
+                          ferry_error *error)
+{
+    shm            *state  = context;
+    fy_node_memory *memory = fy_alloc_zeroed(1, sizeof *memory);
+    fy_node_memory  made   = {.map = NULL};
+    ferry_status    status = fy_node_memory_create(state->world, region->bytes, &made, error);
+    if (status == FERRY_OK && memory == NULL) {
+        status = fy_fail_no_memory(error, "a symmetric region");
+    }
+    if (status != FERRY_OK) {
+        fy_node_memory_cleanup(&made);
+        fy_free(memory);
+        return status;
+    }
+    *memory         = made;
+    region->base    = fy_node_memory_part(memory, state->world->local_rank);
+    *attachment_out = memory;
+    return FERRY_OK;
+}
+
+static ferry_status attach(void *context, const fy_region_view *region, void **attachment_out,
+                           ferry_error *error)
+{
+    const shm *state = context;
+    if (region->kind == FY_REGION_SYMMETRIC) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "engine shm shares only symmetric memory of its own");
+    }
+    *attachment_out = NULL;
+    return region->kind == FY_REGION_IMPORTED ? fy_attach_check(state->attach, region->owner, error)
+                                              : FERRY_OK;
+}
+
+static void release(void *context, const fy_region_view *region, void *attachment)
+{
+    (void)context;
+    if (region->kind == FY_REGION_SYMMETRIC) {
+        fy_node_memory_cleanup(attachment);
+        fy_free(attachment);
+    }
+}
+
+/* Where bytes of a peer's part are mapped here, populated. */
+static ferry_status find(const shm *state, uint32_t peer, fy_node_memory *memory, uint64_t offset,
+                         uint64_t bytes, char **at_out, ferry_error *error)
+{
+    uint32_t     local  = state->local_of[peer];
+    ferry_status status = fy_node_memory_prepare(memory, local, offset, bytes, error);
+    *at_out             = fy_node_memory_part(memory, local) + offset;
+    return status;
+}
+
+static ferry_status put_bytes(const shm *state, uint32_t peer, const fy_region_view *region,
+                              void *attachment, uint64_t offset, const void *source, uint64_t bytes,
+                              ferry_error *error)
+{
+    if (region->kind != FY_REGION_SYMMETRIC) {
+        return fy_attach_write(state->attach, peer, (char *)region->base + offset, source, bytes,
+                               error);
+    }
+    char        *to;
+    ferry_status status = find(state, peer, attachment, offset, bytes, &to, error);
+    if (status == FERRY_OK) {
+        fy_mapped_copy(to, source, bytes);
+    }
+    return status;
+}
+
+static ferry_status put(void *context, uint32_t peer, const fy_region_view *region,
+                        void *attachment, uint64_t offset, const void *source, uint64_t bytes,
+                        const fy_signal_view *signal, ferry_error *error)
+{
+    shm         *state  = context;
+    ferry_status status = FERRY_OK;
+    char        *word;
+    if (bytes != 0) {
+        status = put_bytes(state, peer, region, attachment, offset, source, bytes, error);
+    }
+    if (status == FERRY_OK && signal != NULL) {
+        status =
+            find(state, peer, signal->attachment, signal->offset, sizeof(uint64_t), &word, error);
+        if (status == FERRY_OK) {
+            fy_mapped_signal(state->world, peer, word - signal->offset, signal);
+        }
+    }
+    return status;
+}
+
+static ferry_status get(void *context, uint32_t peer, const fy_region_view *region,
+                        void *attachment, uint64_t offset, void *target, uint64_t bytes,
+                        ferry_error *error)
+{
+    shm *state = context;
+    if (region->kind != FY_REGION_SYMMETRIC) {
+        return fy_attach_read(state->attach, peer, target, (const char *)region->base + offset,
+                              bytes, error);
+    }
+    char        *from;
+    ferry_status status = find(state, peer, attachment, offset, bytes, &from, error);
+    if (status == FERRY_OK) {
+        fy_mapped_copy(target, from, bytes);
+    }
+    return status;
+}
+
+/* Who asks for a pointer is about to use it, so all of the part is populated now. */
+static void *pointer(void *context, uint32_t peer, const fy_region_view *region, void *attachment)
+{
+    const shm *state = context;
+    if (region->kind != FY_REGION_SYMMETRIC || !fy_world_same_node(state->world, peer)) {
+        return NULL;
+    }
+    char *part;
+    find(state, peer, attachment, 0, region->bytes, &part, NULL); /* else it faults page by page */
+    return part;
+}
+
+const fy_engine fy_shm_engine = {
+    .abi          = FY_ENGINE_ABI,
+    .name         = "shm",
+    .summary      = "processes of one node: mapped memory, and cross-memory attach",
+    .probe        = probe,
+    .open         = open_shm,
+    .close        = close_shm,
+    .capabilities = capabilities,
+    .alloc        = alloc,
+    .attach       = attach,
+    .release      = release,
+    .put          = put,
+    .get          = get,
+    .flush        = fy_mapped_flush,
+    .pointer      = pointer,
+};

@@ -1,0 +1,33 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_TRANSPORT_PAGES_H
+#define FY_TRANSPORT_PAGES_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What a huge page covers here; parts of this size and more begin on such a boundary. */
+#define FY_HUGE_BYTES ((uint64_t)2 << 20)
+
+/* bytes up to a multiple of page_bytes, a power of two; false if that is more than can be mapped.
+ */
+bool fy_pages_round(uint64_t bytes, uint64_t page_bytes, uint64_t *rounded_out);
+
+uint64_t fy_page_bytes(void);
+
+/* Private memory of whole pages: zero, and every page is there. */
+ferry_status fy_pages_alloc(uint64_t bytes, void **base_out, ferry_error *error);
+void         fy_pages_free(void *base, uint64_t bytes); /* NULL is allowed */
+
+/*
+ * Makes every page of mapped memory present and writable here; its content stays. An older kernel
+ * cannot do that: false from fy_pages_can_populate, and FERRY_OK without effect.
+ */
+ferry_status fy_pages_populate(void *base, uint64_t bytes, ferry_error *error);
+bool         fy_pages_can_populate(void *base);
+
+/* Writes a zero to each page: for fresh memory where populating is not known. */
+void fy_pages_touch(void *base, uint64_t bytes);
+
+#endif

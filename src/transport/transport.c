@@ -1,0 +1,306 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/transport.h"
+
+#include "base/alloc.h"
+#include "base/config.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "transport/agree.h"
+#include "transport/choose.h"
+#include "transport/host.h"
+#include "transport/wrap/wrap.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+/*
+ * Opening: first every rank finds out by itself what it would open and whether it can, then they
+ * compare, then each engine is opened and the ranks agree that it is. Whatever fails on one rank
+ * fails on all.
+ */
+
+/* What the ranks compare before anything is opened. */
+typedef struct proposal {
+    uint64_t identity;
+    char     text[FY_ENGINES_BYTES]; /* "" for the best of each pair */
+} proposal;
+
+static uint64_t make_identity(void)
+{
+    uint64_t identity = 0;
+    if (getrandom(&identity, sizeof identity, GRND_NONBLOCK) != (ssize_t)sizeof identity) {
+        identity = fy_hash_mix((uint64_t)fy_now_ns(), (uint64_t)(uintptr_t)&identity);
+    }
+    return identity;
+}
+
+/* Local: what to open, from the argument or the environment. */
+static ferry_status propose(const ferry_world *world, const char *engines, proposal *mine,
+                            fy_choice *choice, const fy_engine *tables[FY_MOST_ENGINES],
+                            ferry_error *error)
+{
+    const char *text = engines != NULL ? engines : fy_config_text("FERRY_TRANSPORT");
+    if (text != NULL) {
+        snprintf(mine->text, sizeof mine->text, "%s", text);
+        ferry_status status = fy_choice_parse(text, choice, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    fy_choice_complete(choice, world);
+    return fy_choice_tables(choice, world, tables, error);
+}
+
+static const char *describe(const char *text)
+{
+    return text[0] == '\0' ? "the best for each pair" : text;
+}
+
+/* All ranks must have proposed the same; identity_out is rank 0's. */
+static ferry_status compare(ferry_world *world, const fy_vote *vote, uint64_t *identity_out,
+                            ferry_error *error)
+{
+    fy_votes     votes;
+    ferry_status status = fy_votes_gather(world, vote, &votes, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    uint32_t    first_rank = FERRY_ANY_RANK;
+    proposal    first      = {.identity = 0};
+    size_t      at         = 0;
+    size_t      n_bytes;
+    const void *bytes;
+    for (uint32_t rank = 0; (bytes = fy_votes_next(&votes, rank, &at, &n_bytes)) != NULL; rank++) {
+        proposal its;
+        if (n_bytes != sizeof its) {
+            continue; /* it had no memory for a vote: its status says so */
+        }
+        memcpy(&its, bytes, sizeof its);
+        its.text[sizeof its.text - 1] = '\0';
+        if (first_rank == FERRY_ANY_RANK) {
+            first_rank = rank;
+            first      = its;
+        }
+        if (strcmp(first.text, its.text) != 0) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "rank %u opens transport \"%s\" and rank %u \"%s\": all ranks must "
+                           "open the same; look at FERRY_TRANSPORT",
+                           first_rank, describe(first.text), rank, describe(its.text));
+        }
+    }
+    status = fy_votes_status(&votes, error);
+    if (status == FERRY_OK) {
+        *identity_out = first.identity;
+    }
+    return status;
+}
+
+static ferry_status open_engine(ferry_transport *transport, const fy_choice *choice,
+                                const fy_engine *table, ferry_error *error)
+{
+    fy_open_engine *engine = &transport->engines[transport->n_engines];
+    ferry_error     why    = {.message = ""};
+    ferry_status    mine;
+    engine->host = fy_host_of(transport->world);
+    if (choice->chain[0] != '\0') {
+        mine =
+            fy_wrap_open(choice->chain, table, &engine->host, &engine->table, &engine->state, &why);
+    } else {
+        engine->table = table;
+        mine          = table->open(&engine->host, &engine->state, &why);
+    }
+    /* Counted from here on, so that it is closed whatever the others say. */
+    transport->n_engines += mine == FERRY_OK;
+    ferry_status status = fy_agree(transport->world, mine, &why);
+    if (status != FERRY_OK) {
+        fy_fail(error, status, "%s", why.message);
+    }
+    return status;
+}
+
+static void log_choice(const ferry_transport *transport)
+{
+    const ferry_world *world                    = transport->world;
+    uint32_t           n_peers[FY_MOST_ENGINES] = {0};
+    if (!fy_log_enabled(FERRY_LOG_INFO)) {
+        return;
+    }
+    for (uint32_t peer = 0; peer < world->n_ranks; peer++) {
+        n_peers[transport->engine_of[peer]] += peer != world->rank;
+    }
+    for (uint32_t i = 0; i < transport->n_engines; i++) {
+        fy_log(FERRY_LOG_INFO, "engine %s carries bytes to %u of %u peers",
+               transport->engines[i].table->name, n_peers[i], world->n_ranks - 1);
+    }
+}
+
+static ferry_status make_transport(ferry_world *world, const fy_choice *choice, uint64_t identity,
+                                   ferry_transport **transport_out, ferry_error *error)
+{
+    ferry_transport *transport = fy_alloc_zeroed(1, sizeof *transport);
+    uint8_t         *engine_of = fy_alloc_zeroed(world->n_ranks, sizeof *engine_of);
+    if (transport == NULL || engine_of == NULL) {
+        fy_free(transport);
+        fy_free(engine_of);
+        return fy_fail_no_memory(error, "a transport");
+    }
+    for (uint32_t peer = 0; peer < world->n_ranks; peer++) {
+        engine_of[peer] = (uint8_t)fy_choice_of(choice, world, peer);
+    }
+    fy_world_retain(world);
+    *transport     = (ferry_transport){.world           = world,
+                                       .engine_of       = engine_of,
+                                       .identity        = identity,
+                                       .next_symmetric  = 2,
+                                       .next_registered = 1};
+    *transport_out = transport;
+    return FERRY_OK;
+}
+
+ferry_status ferry_transport_open(ferry_world *world, const char *engines,
+                                  ferry_transport **transport_out, ferry_error *error)
+{
+    if (world == NULL || transport_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_transport_open needs a world and a place for the transport");
+    }
+    fy_choice        choice                  = {.n_engines = 0};
+    const fy_engine *tables[FY_MOST_ENGINES] = {NULL};
+    ferry_error      why                     = {.message = ""};
+    proposal         mine                    = {.identity = make_identity()};
+    ferry_transport *transport               = NULL;
+
+    fy_vote vote          = {.own = &why, .bytes = &mine, .n_bytes = sizeof mine};
+    vote.status           = propose(world, engines, &mine, &choice, tables, &why);
+    uint64_t     identity = 0;
+    ferry_status status   = compare(world, &vote, &identity, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    status = make_transport(world, &choice, identity, &transport, &why);
+    status = fy_agree(world, status, &why);
+    for (uint32_t i = 0; status == FERRY_OK && i < choice.n_engines; i++) {
+        status = open_engine(transport, &choice, tables[i], &why);
+    }
+    if (status != FERRY_OK) {
+        fy_fail(error, status, "%s", why.message);
+        goto out;
+    }
+    log_choice(transport);
+    *transport_out = transport;
+    transport      = NULL;
+out:
+    ferry_transport_close(transport);
+    return status;
+}
+
+void ferry_transport_close(ferry_transport *transport)
+{
+    if (transport == NULL) {
+        return;
+    }
+    while (transport->regions != NULL) {
+        fy_region_destroy(transport->regions);
+    }
+    while (transport->n_engines > 0) {
+        fy_open_engine *engine = &transport->engines[--transport->n_engines];
+        engine->table->close(engine->state);
+    }
+    ferry_world *world = transport->world;
+    fy_free(transport->engine_of);
+    fy_free(transport);
+    ferry_world_destroy(world); /* this was one of its references */
+}
+
+ferry_status ferry_transport_peer(const ferry_transport *transport, uint32_t peer,
+                                  const char **engine_out, uint32_t *capabilities_out,
+                                  ferry_error *error)
+{
+    if (transport == NULL || peer >= transport->world->n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_transport_peer needs a transport and one of its ranks, and gets %u",
+                       peer);
+    }
+    const fy_open_engine *engine = &transport->engines[transport->engine_of[peer]];
+    const char           *name   = engine->table->name;
+    uint32_t              can    = FERRY_CAN_REMOTE_USER_MEMORY | FERRY_CAN_PEER_POINTER |
+                   FERRY_CAN_TARGET_PROGRESS | FERRY_CAN_GET;
+    if (fy_is_self(transport, peer)) {
+        name = "self";
+    } else if (capabilities_out != NULL) {
+        can = engine->table->capabilities(engine->state, peer);
+    }
+    if (can == UINT32_MAX) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "engine %s cannot reach rank %u", name, peer);
+    }
+    if (engine_out != NULL) {
+        *engine_out = name;
+    }
+    if (capabilities_out != NULL) {
+        *capabilities_out = can;
+    }
+    return FERRY_OK;
+}
+
+/*
+ * Progress
+ */
+
+bool fy_transport_work(ferry_transport *transport)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < transport->n_engines; i++) {
+        const fy_open_engine *engine = &transport->engines[i];
+        if (engine->table->progress != NULL) {
+            any = engine->table->progress(engine->state) || any;
+        }
+    }
+    return any;
+}
+
+int64_t fy_transport_sleep_ns(const ferry_transport *transport)
+{
+    int64_t least = INT64_MAX;
+    for (uint32_t i = 0; i < transport->n_engines; i++) {
+        const fy_open_engine *engine = &transport->engines[i];
+        if (engine->table->sleep_ns != NULL) {
+            int64_t its = engine->table->sleep_ns(engine->state);
+            least       = its < least ? its : least;
+        }
+    }
+    return least;
+}
+
+ferry_status ferry_transport_progress(ferry_transport *transport, ferry_error *error)
+{
+    if (transport == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_transport_progress needs a transport");
+    }
+    fy_transport_work(transport);
+    return fy_transport_state(transport, error);
+}
+
+ferry_status ferry_flush(ferry_transport *transport, uint32_t peer, ferry_queue *queue,
+                         ferry_error *error)
+{
+    if (transport == NULL || (peer != FERRY_ANY_RANK && peer >= transport->world->n_ranks)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_flush needs a transport and one of its ranks or FERRY_ANY_RANK, and "
+                       "gets %u",
+                       peer);
+    }
+    if (queue != NULL) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "flush: this version has no queues; pass NULL");
+    }
+    ferry_status status = fy_transport_state(transport, error);
+    for (uint32_t i = 0; status == FERRY_OK && i < transport->n_engines; i++) {
+        const fy_open_engine *engine = &transport->engines[i];
+        if (peer == FERRY_ANY_RANK ||
+            (transport->engine_of[peer] == i && !fy_is_self(transport, peer))) {
+            status = engine->table->flush(engine->state, peer, error);
+        }
+    }
+    return status;
+}

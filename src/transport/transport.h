@@ -1,0 +1,84 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_TRANSPORT_TRANSPORT_H
+#define FY_TRANSPORT_TRANSPORT_H
+
+#include "base/status.h"
+#include "transport/engine.h"
+#include "world/world.h"
+
+#include <ferry/transport.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * The front end: it checks, keeps regions, and hands each operation to the engine of its peer. A
+ * transport has one engine, or two where a world spans nodes: the local one, which allocates
+ * symmetric memory, and that of the network, which attaches it.
+ */
+enum { FY_MOST_ENGINES = 2 };
+
+/* An engine after open, with the wrappers around it. */
+typedef struct fy_open_engine {
+    const fy_engine *table;
+    void            *state;
+    fy_host          host;
+} fy_open_engine;
+
+struct ferry_transport {
+    ferry_world   *world; /* retained */
+    uint32_t       n_engines;
+    fy_open_engine engines[FY_MOST_ENGINES];
+    uint8_t       *engine_of; /* by peer: its engine's index */
+    uint64_t       identity;  /* the same on all ranks; a key of another transport is refused */
+    uint64_t       next_symmetric;
+    uint64_t       next_registered;
+    ferry_region  *regions; /* all that are not freed */
+};
+
+struct ferry_region {
+    fy_region_view   view;
+    ferry_transport *transport;
+    ferry_region    *next;
+    ferry_region   **link;     /* what points to this region */
+    bool             pages;    /* the library allocated the memory itself */
+    unsigned         attached; /* bit i: engine i knows the region */
+    void            *attachments[FY_MOST_ENGINES];
+    unsigned char    key[FY_ENGINE_KEY_BYTES]; /* of an imported region */
+};
+
+static inline bool fy_is_self(const ferry_transport *transport, uint32_t peer)
+{
+    return peer == transport->world->rank;
+}
+
+static inline fy_open_engine *fy_engine_for(ferry_transport *transport, uint32_t peer)
+{
+    return &transport->engines[transport->engine_of[peer]];
+}
+
+/* FERRY_OK, or why the world has failed; one load where it has not. */
+static inline ferry_status fy_transport_state(const ferry_transport *transport, ferry_error *error)
+{
+    const fy_failure *failure = transport->world->failure;
+    return fy_failed(failure) ? fy_failure_get(failure, NULL, error) : FERRY_OK;
+}
+
+/* Lets every engine work; true if anything happened. */
+bool fy_transport_work(ferry_transport *transport);
+
+/* How long a waiter may sleep before the engines must be let work again; see fy_engine. */
+int64_t fy_transport_sleep_ns(const ferry_transport *transport);
+
+/* Undoes region's attachments, frees it and its memory; local. NULL is allowed. */
+void fy_region_destroy(ferry_region *region);
+
+/*
+ * Whether bytes at offset lie in the region: else FERRY_ERR_MISUSE with a sentence that begins with
+ * `what`, such as "put".
+ */
+ferry_status fy_region_check(const ferry_region *region, const char *what, uint32_t peer,
+                             uint64_t offset, uint64_t bytes, ferry_error *error);
+
+#endif

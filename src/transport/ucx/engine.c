@@ -1,0 +1,284 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/ucx/ucx.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ucs_status_t make_context(ucp_context_h *context_out)
+{
+    ucp_config_t *config;
+    ucs_status_t  status = ucp_config_read(NULL, NULL, &config);
+    if (status != UCS_OK) {
+        return status;
+    }
+    ucp_params_t params = {
+        .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
+        .features   = UCP_FEATURE_RMA | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+        .name       = "ferry",
+    };
+    status = ucp_init(&params, config, context_out);
+    ucp_config_release(config);
+    return status;
+}
+
+static bool probe(char *why, size_t why_bytes)
+{
+    ucp_context_h context;
+    ucs_status_t  status = make_context(&context);
+    if (status != UCS_OK) {
+        (void)snprintf(why, why_bytes,
+                       "UCX finds no transport that can be used here (%s): UCX_TLS and "
+                       "UCX_NET_DEVICES choose among them",
+                       ucs_status_string(status));
+        return false;
+    }
+    ucp_cleanup(context);
+    return true;
+}
+
+static ferry_status read_mode(fy_ucx_mode *mode_out, ferry_error *error)
+{
+    const char *text = getenv("FERRY_UCX_MODE");
+    if (text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0) {
+        *mode_out = FY_UCX_AUTO;
+    } else if (strcmp(text, "am") == 0) {
+        *mode_out = FY_UCX_MESSAGES;
+    } else if (strcmp(text, "rma") == 0) {
+        *mode_out = FY_UCX_RMA;
+    } else {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "FERRY_UCX_MODE is \"%.40s\": am, rma or auto", text);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status open_worker(fy_ucx *engine, ferry_error *error)
+{
+    ucs_status_t status = make_context(&engine->context);
+    if (status == UCS_OK) {
+        ucp_worker_params_t params = {
+            .field_mask  = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+            .thread_mode = UCS_THREAD_MODE_SERIALIZED,
+        };
+        status = ucp_worker_create(engine->context, &params, &engine->worker);
+    }
+    if (status == UCS_OK) {
+        status = fy_ucx_listen(engine);
+    }
+    if (status != UCS_OK) {
+        return fy_fail(
+            error, FERRY_ERR_UNSUPPORTED,
+            "UCX cannot be opened (%s): UCX_TLS and UCX_NET_DEVICES choose its transports",
+            ucs_status_string(status));
+    }
+    return FERRY_OK;
+}
+
+static ferry_status open_own(fy_ucx *engine, ferry_error *error)
+{
+    uint32_t n_ranks   = engine->host->n_ranks;
+    engine->peers      = fy_alloc_zeroed(n_ranks, sizeof *engine->peers);
+    engine->address_at = fy_alloc_zeroed(n_ranks, sizeof *engine->address_at);
+    engine->closing    = fy_alloc_zeroed(n_ranks, sizeof *engine->closing);
+    if (engine->peers == NULL || engine->address_at == NULL || engine->closing == NULL) {
+        return fy_fail_no_memory(error, "the peers of the ucx engine");
+    }
+    for (uint32_t rank = 0; rank < n_ranks; rank++) {
+        engine->peers[rank].engine = engine;
+    }
+    engine->may_choose  = getenv("UCX_RNDV_THRESH") == NULL;
+    ferry_status status = read_mode(&engine->mode, error);
+    return status == FERRY_OK ? open_worker(engine, error) : status;
+}
+
+/*
+ * Whether UCX has a network here that is not TCP: what it prints of its context has a line such as
+ * "resource 1 : md 1 dev 1 flags -- rc_verbs/mlx5_0:1" for each device.
+ */
+static bool has_rdma(ucp_context_h context)
+{
+    static const char *const others[] = {"tcp/", "self/", "sysv/", "posix/",
+                                         "cma/", "knem/", "xpmem/"};
+    char                    *info     = NULL;
+    size_t                   bytes    = 0;
+    FILE                    *stream   = open_memstream(&info, &bytes);
+    if (stream == NULL) {
+        return false;
+    }
+    ucp_context_print_info(context, stream);
+    bool has = false;
+    if (fclose(stream) == 0) {
+        const char *name = info;
+        while (!has && (name = strstr(name, " -- ")) != NULL) {
+            name += strlen(" -- ");
+            has = true;
+            for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+                has = has && strncmp(name, others[i], strlen(others[i])) != 0;
+            }
+        }
+    }
+    free(info);
+    return has;
+}
+
+/* What a rank tells all others: whether it has RDMA, and its worker's address. */
+static ferry_status write_card(fy_ucx *engine, unsigned char **card_out, size_t *bytes_out,
+                               ferry_error *error)
+{
+    ucp_address_t *address;
+    size_t         bytes;
+    if (ucp_worker_get_address(engine->worker, &address, &bytes) != UCS_OK) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "UCX has no address for this rank");
+    }
+    unsigned char *card = fy_alloc(bytes + 1, 1);
+    if (card != NULL) {
+        card[0] = has_rdma(engine->context);
+        memcpy(card + 1, address, bytes);
+    }
+    ucp_worker_release_address(engine->worker, address);
+    if (card == NULL) {
+        return fy_fail_no_memory(error, "the address of the ucx engine");
+    }
+    *card_out  = card;
+    *bytes_out = bytes + 1;
+    return FERRY_OK;
+}
+
+static ferry_status read_cards(fy_ucx *engine, const unsigned char *all, const size_t *lengths,
+                               ferry_error *error)
+{
+    const fy_host *host = engine->host;
+    size_t         sum  = 0;
+    for (uint32_t rank = 0; rank < host->n_ranks; rank++) {
+        if (lengths[rank] == 0) {
+            return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                           "rank %u could not open UCX, so no rank can use it", rank);
+        }
+        engine->address_at[rank]     = sum + 1;
+        engine->peers[rank].has_rdma = all[sum] != 0;
+        sum += lengths[rank];
+    }
+    engine->addresses = fy_alloc(sum, 1);
+    if (engine->addresses == NULL) {
+        return fy_fail_no_memory(error, "the addresses of the ucx engine");
+    }
+    memcpy(engine->addresses, all, sum);
+    return FERRY_OK;
+}
+
+/* Takes part even if status, why this rank is not open, is an error: then with nothing. */
+static ferry_status meet(fy_ucx *engine, ferry_status status, ferry_error *error)
+{
+    const fy_host *host  = engine->host;
+    unsigned char *card  = NULL;
+    size_t         bytes = 0;
+    if (status == FERRY_OK) {
+        status = write_card(engine, &card, &bytes, error);
+    }
+    const void   *all;
+    const size_t *lengths;
+    ferry_status  met =
+        host->all_gather(host, card, bytes, &all, &lengths, status == FERRY_OK ? error : NULL);
+    fy_free(card);
+    if (status == FERRY_OK) {
+        status = met == FERRY_OK ? read_cards(engine, all, lengths, error) : met;
+    }
+    return status;
+}
+
+static void close_engine(void *state)
+{
+    fy_ucx *engine = state;
+    fy_ucx_wake_close(engine);
+    if (engine->worker != NULL) {
+        engine->is_closing = true;
+        if (engine->host->state(engine->host, NULL) != FERRY_OK) {
+            engine->is_dead = true;
+        }
+        fy_ucx_peers_close(engine);
+        ucp_worker_destroy(engine->worker);
+    }
+    if (engine->context != NULL) {
+        ucp_cleanup(engine->context);
+    }
+    if (engine->peers != NULL) {
+        for (uint32_t rank = 0; rank < engine->host->n_ranks; rank++) {
+            fy_ucx_order_cleanup(&engine->peers[rank].order);
+        }
+    }
+    fy_ucx_pool_cleanup(engine);
+    if (engine->has_mutex) {
+        pthread_mutex_destroy(&engine->mutex);
+    }
+    fy_free(engine->peers);
+    fy_free(engine->address_at);
+    fy_free(engine->addresses);
+    fy_free(engine->closing);
+    fy_free(engine);
+}
+
+static ferry_status open_engine(const fy_host *host, void **state_out, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    fy_ucx      *engine = fy_alloc_zeroed(1, sizeof *engine);
+    fy_ucx       nobody = {.host = host};
+    if (engine == NULL) {
+        status = fy_fail_no_memory(error, "the ucx engine");
+        return meet(&nobody, status, error);
+    }
+    engine->host      = host;
+    engine->gate      = -1;
+    engine->timer     = -1;
+    engine->has_mutex = pthread_mutex_init(&engine->mutex, NULL) == 0;
+    if (!engine->has_mutex) {
+        status = fy_fail_no_memory(error, "a mutex of the ucx engine");
+    } else {
+        status = open_own(engine, error);
+    }
+    status = meet(engine, status, error);
+    if (status == FERRY_OK) {
+        status = fy_ucx_wake_open(engine, error);
+    }
+    if (status != FERRY_OK) {
+        close_engine(engine);
+        return status;
+    }
+    *state_out = engine;
+    return FERRY_OK;
+}
+
+static uint32_t capabilities(void *state, uint32_t peer)
+{
+    (void)peer;
+    const fy_ucx *engine = state;
+    return FERRY_CAN_REMOTE_USER_MEMORY | FERRY_CAN_GET |
+           (engine->is_watched ? FERRY_CAN_TARGET_PROGRESS : 0u);
+}
+
+static const fy_engine table = {
+    .abi          = FY_ENGINE_ABI,
+    .name         = "ucx",
+    .summary      = "between machines, by UCX: RDMA, TCP and whatever else UCX_TLS names",
+    .probe        = probe,
+    .open         = open_engine,
+    .close        = close_engine,
+    .capabilities = capabilities,
+    .attach       = fy_ucx_attach,
+    .release      = fy_ucx_release,
+    .export_key   = fy_ucx_export_key,
+    .put          = fy_ucx_put,
+    .get          = fy_ucx_get,
+    .flush        = fy_ucx_flush,
+    .progress     = fy_ucx_progress,
+    .sleep_ns     = fy_ucx_sleep_ns,
+};
+
+FERRY_API const fy_engine *ferry_engine_plugin(void);
+
+const fy_engine *ferry_engine_plugin(void)
+{
+    return &table;
+}

@@ -1,0 +1,476 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/ucx/ucx.h"
+/*
+ * How much may be under way to a peer, and in which pieces a put goes. Pieces keep signs of life
+ * coming from a slow peer. TCP is fastest with few large messages under way: more of them only
+ * queue, and RMA that UCX emulates there collapses; RDMA takes what it is given.
+ */
+enum {
+    MOST_OPS    = 128,
+    FEW_OPS     = 8,         /* these go however large they are */
+    SMALL_BYTES = 8192,      /* a message even where there is RMA: it carries its signal with it */
+    EAGER_BYTES = 64 * 1024, /* over TCP, up to here a copy costs less than a rendezvous */
+};
+#define PIECE_BYTES (16ull << 20)
+#define MOST_BYTES (64ull << 20)
+#define TCP_MOST_BYTES (4ull << 20)
+#define TCP_RMA_PIECE_BYTES (1ull << 20)
+#define TCP_RMA_MOST_BYTES (2ull << 20)
+
+static void on_sent(void *request, ucs_status_t status, void *context)
+{
+    ucp_request_free(request);
+    fy_ucx_finish(context, status);
+}
+
+/* What a call of UCX returned for op: complete, failed, or under way. */
+static void settle_request(fy_ucx_op *op, ucs_status_ptr_t request)
+{
+    if (request == NULL) {
+        fy_ucx_finish(op, UCS_OK);
+    } else if (UCS_PTR_IS_ERR(request)) {
+        fy_ucx_finish(op, UCS_PTR_STATUS(request));
+    }
+}
+
+static ucp_request_param_t params_of(fy_ucx_op *op)
+{
+    return (ucp_request_param_t){
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
+                        UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+        .cb          = {.send = on_sent},
+        .user_data   = op,
+        .memory_type = UCS_MEMORY_TYPE_HOST,
+    };
+}
+
+void fy_ucx_send(fy_ucx_op *op)
+{
+    fy_ucx_peer *peer         = &op->engine->peers[op->peer];
+    size_t       header_bytes = FY_UCX_HEADER_BYTES;
+    if (op->header.kind == FY_UCX_PUT) {
+        op->header.number = peer->next_number++;
+        if (op->header.after == FY_UCX_NOTHING) {
+            header_bytes = FY_UCX_SHORT_HEADER;
+        }
+    }
+    ucp_request_param_t params = params_of(op);
+    if (!peer->is_fast && op->engine->may_choose && op->bytes <= EAGER_BYTES) {
+        params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+        params.flags = UCP_AM_SEND_FLAG_EAGER;
+    }
+    settle_request(op, ucp_am_send_nbx(peer->ep, FY_UCX_MESSAGE_ID, &op->header, header_bytes,
+                                       op->bytes == 0 ? NULL : op->body, op->bytes, &params));
+}
+
+/* Flushes the RMA puts so far; held, which may be NULL, may leave when they are in place. */
+static ferry_status flush_rma(fy_ucx *engine, uint32_t rank, fy_ucx_op *held, ferry_error *error)
+{
+    fy_ucx_peer *peer = &engine->peers[rank];
+    fy_ucx_op   *op   = fy_ucx_op_new(engine, rank, FY_UCX_FLUSHING);
+    if (op == NULL) {
+        return fy_fail_no_memory(error, "a flush of the ucx engine");
+    }
+    op->body            = held;
+    peer->has_unflushed = false;
+    peer->n_flushing++;
+    ucp_request_param_t params = params_of(op);
+    params.op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    settle_request(op, ucp_ep_flush_nbx(peer->ep, &params));
+    return FERRY_OK;
+}
+
+/* Sends a PUT that has something after it: behind the RMA puts before it, and in order. */
+static ferry_status send_in_order(fy_ucx_op *op, ferry_error *error)
+{
+    fy_ucx_peer *peer = &op->engine->peers[op->peer];
+    if (!peer->has_unflushed && peer->held.first == NULL) {
+        fy_ucx_send(op);
+        return FERRY_OK;
+    }
+    op->is_free = !peer->has_unflushed;
+    fy_ucx_enqueue(&peer->held, op);
+    return peer->has_unflushed ? flush_rma(op->engine, op->peer, op, error) : FERRY_OK;
+}
+
+static bool has_room(const fy_ucx *engine, uint32_t rank)
+{
+    const fy_ucx_peer *peer = &engine->peers[rank];
+    if (peer->is_fast) {
+        return peer->n_sending < MOST_OPS && peer->sending_bytes < MOST_BYTES;
+    }
+    if (peer->uses_rma) {
+        return peer->n_sending < MOST_OPS && peer->sending_bytes < TCP_RMA_MOST_BYTES;
+    }
+    return peer->n_sending < FEW_OPS ||
+           (peer->n_sending < MOST_OPS && peer->sending_bytes < TCP_MOST_BYTES);
+}
+
+/* A new op that counts in the window of its peer. */
+static ferry_status new_op(fy_ucx *engine, uint32_t rank, fy_ucx_role role, void *body,
+                           uint64_t bytes, fy_ucx_op **op_out, ferry_error *error)
+{
+    fy_ucx_peer *peer = &engine->peers[rank];
+    if (!has_room(engine, rank)) {
+        ferry_status status = fy_ucx_wait(engine, rank, has_room, "take what is put there", error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    fy_ucx_op *op = fy_ucx_op_new(engine, rank, role);
+    if (op == NULL) {
+        return fy_fail_no_memory(error, "an operation of the ucx engine");
+    }
+    op->body  = body;
+    op->bytes = bytes;
+    peer->n_sending++;
+    peer->sending_bytes += bytes;
+    *op_out = op;
+    return FERRY_OK;
+}
+
+static bool has_answer(const fy_ucx *engine, uint32_t rank)
+{
+    return !engine->peers[rank].is_asking;
+}
+
+/* Fetches the key by which peer's part of region is reached; NONE if it has none to give. */
+static ferry_status find_key(fy_ucx *engine, uint32_t rank, fy_ucx_region *region,
+                             fy_ucx_key **key_out, ferry_error *error)
+{
+    fy_ucx_key *key = fy_ucx_region_key(region, rank, engine->host->n_ranks);
+    if (key == NULL) {
+        return fy_fail_no_memory(error, "the keys of a region");
+    }
+    if (!key->is_known) {
+        fy_ucx_op *answer  = fy_ucx_op_new(engine, rank, FY_UCX_ASKING);
+        fy_ucx_op *message = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
+        if (answer == NULL || message == NULL) {
+            if (answer != NULL) {
+                fy_ucx_op_free(answer);
+            }
+            return fy_fail_no_memory(error, "an operation of the ucx engine");
+        }
+        engine->peers[rank].is_asking = true;
+        answer->region                = region;
+        message->header.kind          = FY_UCX_ASK_KEY;
+        message->header.number        = answer->index;
+        message->header.region        = region->view.id;
+        fy_ucx_send(message);
+        ferry_status status =
+            fy_ucx_wait(engine, rank, has_answer, "give the key of its memory", error);
+        engine->peers[rank].is_asking = false;
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    *key_out = key;
+    return FERRY_OK;
+}
+
+/* Where RMA can reach it: *key_out; where messages must: NULL. */
+static ferry_status choose(fy_ucx *engine, uint32_t rank, fy_ucx_region *region, uint64_t bytes,
+                           fy_ucx_key **key_out, ferry_error *error)
+{
+    fy_ucx_key *key = NULL;
+    if (engine->peers[rank].uses_rma && bytes > SMALL_BYTES) {
+        ferry_status status = find_key(engine, rank, region, &key, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        key = key->rkey == NULL ? NULL : key;
+    }
+    *key_out = key;
+    return FERRY_OK;
+}
+
+static void name_place(fy_ucx_op *op, uint16_t kind, const fy_ucx_region *region, uint64_t offset)
+{
+    op->header.kind   = kind;
+    op->header.region = region->view.id;
+    op->header.offset = offset;
+}
+
+static ferry_status put_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_region *region,
+                                   uint64_t offset, void *source, uint64_t bytes,
+                                   const fy_signal_view *signal, ferry_error *error)
+{
+    fy_ucx_op   *op;
+    ferry_status status = new_op(engine, rank, FY_UCX_SENDING, source, bytes, &op, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    name_place(op, FY_UCX_PUT, region, offset);
+    if (signal == NULL) {
+        fy_ucx_send(op);
+        return FERRY_OK;
+    }
+    op->header.after        = signal->op == FERRY_SIGNAL_ADD ? FY_UCX_ADD : FY_UCX_SET;
+    op->header.after_region = signal->region->id;
+    op->header.after_offset = signal->offset;
+    op->header.value        = signal->value;
+    return send_in_order(op, error);
+}
+
+static ferry_status move_by_rma(fy_ucx *engine, uint32_t rank, fy_ucx_key *key, uint64_t offset,
+                                void *body, uint64_t bytes, fy_ucx_role role, ferry_error *error)
+{
+    fy_ucx_peer *peer = &engine->peers[rank];
+    fy_ucx_op   *op;
+    ferry_status status = new_op(engine, rank, role, body, bytes, &op, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    ucp_request_param_t params = params_of(op);
+    ucs_status_ptr_t    request;
+    if (role == FY_UCX_WRITING) {
+        peer->has_unflushed = true;
+        request = ucp_put_nbx(peer->ep, body, bytes, key->base + offset, key->rkey, &params);
+    } else {
+        request = ucp_get_nbx(peer->ep, body, bytes, key->base + offset, key->rkey, &params);
+    }
+    settle_request(op, request);
+    return FERRY_OK;
+}
+
+static uint64_t piece_of(const fy_ucx_peer *peer, const fy_ucx_key *key, uint64_t left)
+{
+    uint64_t most = key != NULL && !peer->is_fast ? TCP_RMA_PIECE_BYTES : PIECE_BYTES;
+    return left < most ? left : most;
+}
+
+static ferry_status begin(fy_ucx *engine, uint32_t rank, ferry_error *error)
+{
+    ferry_status status = fy_ucx_peer_state(engine, rank, error);
+    if (status == FERRY_OK) {
+        status = fy_ucx_connect(engine, rank, error);
+    }
+    if (status == FERRY_OK) {
+        fy_ucx_disarm(engine);
+    }
+    return status;
+}
+
+ferry_status fy_ucx_put(void *state, uint32_t rank, const fy_region_view *view, void *attachment,
+                        uint64_t offset, const void *source, uint64_t bytes,
+                        const fy_signal_view *signal, ferry_error *error)
+{
+    (void)view;
+    fy_ucx        *engine = state;
+    fy_ucx_region *region = attachment;
+    unsigned char *from   = (unsigned char *)(uintptr_t)source;
+    fy_ucx_key    *key    = NULL;
+
+    fy_ucx_enter(engine);
+    ferry_status status = begin(engine, rank, error);
+    if (status == FERRY_OK) {
+        status = choose(engine, rank, region, bytes, &key, error);
+    }
+    while (status == FERRY_OK && bytes > 0) {
+        uint64_t piece   = piece_of(&engine->peers[rank], key, bytes);
+        bool     is_last = piece == bytes;
+        if (key != NULL) {
+            status = move_by_rma(engine, rank, key, offset, from, piece, FY_UCX_WRITING, error);
+        } else {
+            status = put_by_message(engine, rank, region, offset, from, piece,
+                                    is_last ? signal : NULL, error);
+        }
+        from += piece;
+        offset += piece;
+        bytes -= piece;
+        signal = is_last && key == NULL ? NULL : signal;
+    }
+    if (status == FERRY_OK && signal != NULL) {
+        status = put_by_message(engine, rank, region, 0, NULL, 0, signal, error);
+    }
+    fy_ucx_leave(engine);
+    return status;
+}
+
+static ferry_status get_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_region *region,
+                                   uint64_t offset, void *target, uint64_t bytes,
+                                   ferry_error *error)
+{
+    fy_ucx_op   *op;
+    ferry_status status = new_op(engine, rank, FY_UCX_WAITING, target, bytes, &op, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    engine->peers[rank].n_waiting++;
+    fy_ucx_op *message = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
+    if (message == NULL) {
+        fy_ucx_finish(op, UCS_ERR_CANCELED);
+        return fy_fail_no_memory(error, "an operation of the ucx engine");
+    }
+    name_place(message, FY_UCX_GET, region, offset);
+    message->header.number = op->index;
+    message->header.value  = bytes;
+    fy_ucx_send(message);
+    return FERRY_OK;
+}
+
+ferry_status fy_ucx_get(void *state, uint32_t rank, const fy_region_view *view, void *attachment,
+                        uint64_t offset, void *target, uint64_t bytes, ferry_error *error)
+{
+    (void)view;
+    fy_ucx        *engine = state;
+    fy_ucx_region *region = attachment;
+    unsigned char *to     = target;
+    fy_ucx_key    *key    = NULL;
+
+    fy_ucx_enter(engine);
+    ferry_status status = begin(engine, rank, error);
+    if (status == FERRY_OK) {
+        status = choose(engine, rank, region, bytes, &key, error);
+    }
+    while (status == FERRY_OK && bytes > 0) {
+        uint64_t piece = piece_of(&engine->peers[rank], key, bytes);
+        if (key != NULL) {
+            status = move_by_rma(engine, rank, key, offset, to, piece, FY_UCX_READING, error);
+        } else {
+            status = get_by_message(engine, rank, region, offset, to, piece, error);
+        }
+        to += piece;
+        offset += piece;
+        bytes -= piece;
+    }
+    fy_ucx_leave(engine);
+    return status;
+}
+
+ferry_status fy_ucx_ask_reached(fy_ucx *engine, uint32_t rank, ferry_error *error)
+{
+    fy_ucx_peer *peer = &engine->peers[rank];
+    if (peer->reached == peer->next_number && peer->held.first == NULL) {
+        /* No message is without an answer; RMA is all there may be. */
+        return peer->has_unflushed ? flush_rma(engine, rank, NULL, error) : FERRY_OK;
+    }
+    fy_ucx_op *op = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
+    if (op == NULL) {
+        return fy_fail_no_memory(error, "a flush of the ucx engine");
+    }
+    op->header.kind  = FY_UCX_PUT;
+    op->header.after = FY_UCX_ANSWER;
+    op->header.value = ++peer->n_asked;
+    return send_in_order(op, error);
+}
+
+/* The key of an own region, for a peer that asked. */
+static void pack_key(fy_ucx *engine, fy_ucx_op *op)
+{
+    fy_ucx_region *region = fy_ucx_region_find(engine, op->header.region);
+    void          *packed;
+    size_t         bytes;
+    if (region != NULL && fy_ucx_region_map(engine, region) == FERRY_OK &&
+        ucp_rkey_pack(engine->context, region->memory, &packed, &bytes) == UCS_OK) {
+        op->body         = packed;
+        op->bytes        = bytes;
+        op->is_packed    = true;
+        op->header.value = (uint64_t)(uintptr_t)region->view.base;
+    }
+}
+
+static void do_job(fy_ucx *engine, fy_ucx_op *op)
+{
+    if (engine->peers[op->peer].is_lost || engine->peers[op->peer].has_left) {
+        fy_ucx_finish(op, UCS_ERR_CANCELED);
+        return;
+    }
+    ferry_error error;
+    if (fy_ucx_connect(engine, op->peer, &error) != FERRY_OK) {
+        fy_ucx_lose(engine, op->peer, "%.200s", error.message);
+        fy_ucx_finish(op, UCS_ERR_CANCELED);
+        return;
+    }
+    if (op->header.kind == FY_UCX_KEY) {
+        pack_key(engine, op);
+    }
+    fy_ucx_send(op);
+}
+
+bool fy_ucx_settle(fy_ucx *engine)
+{
+    bool any = false;
+    for (fy_ucx_op *op = fy_ucx_dequeue(&engine->jobs); op != NULL;
+         op            = fy_ucx_dequeue(&engine->jobs)) {
+        do_job(engine, op);
+        any = true;
+    }
+    while (engine->freed != NULL) {
+        fy_ucx_peer *peer = engine->freed;
+        engine->freed     = peer->next_freed;
+        peer->is_freed    = false;
+        while (peer->held.first != NULL && peer->held.first->is_free) {
+            fy_ucx_send(fy_ucx_dequeue(&peer->held));
+        }
+        any = true;
+    }
+    return any;
+}
+
+/* A held message's flush is over: settle lets it go, for callbacks do not send. */
+static void free_held(fy_ucx_op *flush)
+{
+    fy_ucx      *engine = flush->engine;
+    fy_ucx_peer *peer   = &engine->peers[flush->peer];
+    fy_ucx_op   *held   = flush->body;
+    if (held != NULL) {
+        held->is_free = true;
+        if (!peer->is_freed) {
+            peer->is_freed   = true;
+            peer->next_freed = engine->freed;
+            engine->freed    = peer;
+        }
+    }
+}
+
+void fy_ucx_finish(fy_ucx_op *op, ucs_status_t status)
+{
+    fy_ucx      *engine = op->engine;
+    fy_ucx_peer *peer   = &engine->peers[op->peer];
+    bool         is_in  = false;
+
+    engine->news.is_changed = true;
+    peer->n_events++;
+    if (status != UCS_OK && !peer->is_lost) {
+        fy_ucx_lose(engine, op->peer, "rank %u is lost: what goes there fails (UCX says: %s)",
+                    op->peer, ucs_status_string(status));
+    }
+    switch ((fy_ucx_role)op->role) {
+    case FY_UCX_SENDING:
+    case FY_UCX_WRITING:
+    case FY_UCX_READING:
+    case FY_UCX_WAITING:
+        peer->n_sending--;
+        peer->n_waiting -= op->role == FY_UCX_WAITING;
+        peer->sending_bytes -= op->bytes;
+        break;
+    case FY_UCX_RECEIVING:
+        if (op->region != NULL) {
+            op->region->busy--;
+        }
+        if (status == UCS_OK) {
+            fy_ucx_order_complete(&peer->order, op->number);
+            is_in = true;
+        }
+        break;
+    case FY_UCX_FLUSHING:
+        peer->n_flushing--;
+        if (status == UCS_OK) {
+            free_held(op);
+        }
+        break;
+    case FY_UCX_REPLYING:
+        if (op->region != NULL) {
+            op->region->busy--;
+        }
+        break;
+    case FY_UCX_ASKING:
+        break;
+    }
+    uint32_t source = op->peer;
+    fy_ucx_op_free(op);
+    if (is_in) {
+        fy_ucx_deliver(engine, source);
+    }
+}

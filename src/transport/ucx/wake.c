@@ -1,0 +1,257 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who runs the worker. The target's CPU must, for bytes to arrive, also while the target's program
+ * is elsewhere. An engine is in one of two states:
+ *
+ *   ticking  Calls of the library's run the worker. UCX's descriptor is not looked at, for it would
+ *            wake the watcher with every message that the caller is about to see anyway. A timer
+ *            ticks each millisecond; when no call has come since the last tick, the watcher runs
+ *            the worker in the caller's place and arms.
+ *   armed    UCX wakes the watcher by its descriptor, which then runs the worker, arms again, and
+ *            rings. The timer stops at its next tick.
+ *
+ *   ticking -> armed     a tick without a call since the last; sleep_ns, before the caller sleeps
+ *   armed   -> ticking   a call sends something, or finds that something had arrived
+ *
+ * Calls that find nothing leave the engine armed, so it does not matter whether a waiter looks once
+ * more between sleep_ns and its sleep. A call that does find something and sleeps all the same is
+ * served by the timer within two ticks.
+ *
+ * The gate is an epoll set with UCX's descriptor in it, one shot at a time: open only while armed.
+ */
+#include "transport/ucx/ucx.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    TICK_NS     = 1000 * 1000,
+    POLL_NS     = 50 * 1000,  /* a sleep where nobody watches */
+    MOST_ROUNDS = 16,         /* of one run */
+    MOST_RUNS   = 8,          /* of the watcher before it lets others have the mutex */
+    STAY_NS     = 200 * 1000, /* who sleeps in a stream pays more for waking than for waiting */
+    SOON_NS     = 1000,
+};
+
+int64_t fy_ucx_now_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void set_timer(fy_ucx *engine, long first_ns, long each_ns)
+{
+    struct itimerspec spec = {.it_value    = {.tv_nsec = first_ns},
+                              .it_interval = {.tv_nsec = each_ns}};
+    (void)timerfd_settime(engine->timer, 0, &spec, NULL);
+}
+
+void fy_ucx_disarm(fy_ucx *engine)
+{
+    engine->is_armed = false;
+    if (!engine->is_ticking && engine->is_watched) {
+        engine->is_ticking = true;
+        set_timer(engine, TICK_NS, TICK_NS);
+    }
+}
+
+/* False: there is work to do first. */
+static bool arm(fy_ucx *engine)
+{
+    if (!engine->is_armed) {
+        if (ucp_worker_arm(engine->worker) != UCS_OK) {
+            return false;
+        }
+        struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT};
+        if (epoll_ctl(engine->gate, EPOLL_CTL_MOD, engine->worker_fd, &event) != 0) {
+            return false;
+        }
+        engine->is_armed = true;
+    }
+    return true;
+}
+
+static bool is_dead(fy_ucx *engine)
+{
+    if (!engine->is_dead && engine->host->state(engine->host, NULL) != FERRY_OK) {
+        engine->is_dead = true;
+    }
+    return engine->is_dead;
+}
+
+bool fy_ucx_run(fy_ucx *engine)
+{
+    bool any = false;
+    for (int round = 0; round < MOST_ROUNDS && !is_dead(engine); round++) {
+        bool worked  = ucp_worker_progress(engine->worker) != 0;
+        bool settled = fy_ucx_settle(engine);
+        if (!worked && !settled) {
+            break;
+        }
+        any = true;
+    }
+    if (any) {
+        engine->worked_ns = fy_ucx_now_ns();
+        fy_ucx_disarm(engine);
+    }
+    return any;
+}
+
+void fy_ucx_enter(fy_ucx *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    engine->n_calls++;
+}
+
+void fy_ucx_leave(fy_ucx *engine)
+{
+    const fy_host *host       = engine->host;
+    fy_ucx_news   *news       = &engine->news;
+    bool           is_changed = news->is_changed;
+    bool           has_loss   = news->has_loss;
+    news->is_changed          = false;
+    news->has_loss            = false;
+    pthread_mutex_unlock(&engine->mutex);
+    if (is_changed) {
+        host->ring(host);
+    }
+    if (has_loss) {
+        host->lost(host, news->lost, news->sentence); /* they are written once only */
+    }
+}
+
+/* Runs the worker in the caller's place, and arms; if there is no end of work, goes on soon. */
+static void serve(fy_ucx *engine)
+{
+    for (int i = 0; i < MOST_RUNS && !is_dead(engine); i++) {
+        if (!fy_ucx_run(engine) && arm(engine)) {
+            return;
+        }
+    }
+    if (!engine->is_dead) {
+        engine->is_ticking      = true;
+        engine->n_calls_at_tick = engine->n_calls;
+        set_timer(engine, SOON_NS, TICK_NS);
+    }
+}
+
+static void on_event(void *context)
+{
+    fy_ucx            *engine = context;
+    struct epoll_event event;
+    pthread_mutex_lock(&engine->mutex);
+    /* Takes the one shot: the gate is shut again. */
+    (void)epoll_wait(engine->gate, &event, 1, 0);
+    if (engine->is_armed) {
+        engine->is_armed = false;
+        serve(engine);
+    }
+    fy_ucx_leave(engine);
+}
+
+static void on_tick(void *context)
+{
+    fy_ucx  *engine = context;
+    uint64_t ticks;
+    pthread_mutex_lock(&engine->mutex);
+    (void)!read(engine->timer, &ticks, sizeof ticks);
+    if (is_dead(engine) || engine->is_armed) {
+        engine->is_ticking = false;
+        set_timer(engine, 0, 0);
+    } else if (engine->n_calls == engine->n_calls_at_tick) {
+        serve(engine);
+    }
+    engine->n_calls_at_tick = engine->n_calls;
+    fy_ucx_leave(engine);
+}
+
+bool fy_ucx_progress(void *state)
+{
+    fy_ucx *engine = state;
+    fy_ucx_enter(engine);
+    bool any = fy_ucx_run(engine);
+    fy_ucx_leave(engine);
+    return any;
+}
+
+int64_t fy_ucx_sleep_ns(void *state)
+{
+    fy_ucx *engine = state;
+    if (!engine->is_watched) {
+        return POLL_NS;
+    }
+    fy_ucx_enter(engine);
+    bool may_sleep = is_dead(engine) || engine->is_armed;
+    if (!may_sleep && fy_ucx_now_ns() - engine->worked_ns >= STAY_NS) {
+        may_sleep = arm(engine);
+    }
+    fy_ucx_leave(engine);
+    return may_sleep ? INT64_MAX : 0;
+}
+
+static ferry_status open_gate(fy_ucx *engine, ferry_error *error)
+{
+    if (ucp_worker_get_efd(engine->worker, &engine->worker_fd) != UCS_OK) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "the transports that UCX chose (UCX_TLS) cannot wake a sleeping process");
+    }
+    engine->gate             = epoll_create1(EPOLL_CLOEXEC);
+    engine->timer            = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    struct epoll_event event = {.events = 0};
+    if (engine->gate < 0 || engine->timer < 0 ||
+        epoll_ctl(engine->gate, EPOLL_CTL_ADD, engine->worker_fd, &event) != 0) {
+        return fy_fail(error, FERRY_ERR_IO, "the ucx engine gets no descriptor to wait with: %s",
+                       strerror(errno));
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_ucx_wake_open(fy_ucx *engine, ferry_error *error)
+{
+    const fy_host *host   = engine->host;
+    ferry_status   status = open_gate(engine, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    ferry_error why;
+    status = host->watch(host, engine->gate, on_event, engine, &why);
+    if (status == FERRY_ERR_UNSUPPORTED) {
+        return FERRY_OK; /* bytes arrive while the target is in ferry: see capabilities */
+    }
+    if (status == FERRY_OK) {
+        status = host->watch(host, engine->timer, on_tick, engine, &why);
+        if (status != FERRY_OK) {
+            host->unwatch(host, engine->gate);
+        }
+    }
+    if (status != FERRY_OK) {
+        return fy_fail(error, status, "%s", why.message);
+    }
+    engine->is_watched = true;
+    fy_ucx_enter(engine);
+    fy_ucx_disarm(engine);
+    fy_ucx_leave(engine);
+    return FERRY_OK;
+}
+
+void fy_ucx_wake_close(fy_ucx *engine)
+{
+    if (engine->is_watched) {
+        engine->host->unwatch(engine->host, engine->gate);
+        engine->host->unwatch(engine->host, engine->timer);
+        engine->is_watched = false;
+    }
+    if (engine->gate >= 0) {
+        (void)close(engine->gate);
+    }
+    if (engine->timer >= 0) {
+        (void)close(engine->timer);
+    }
+    engine->gate  = -1;
+    engine->timer = -1;
+}

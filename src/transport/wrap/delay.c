@@ -1,0 +1,490 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * delay=TIME: puts and gets reach the inner engine TIME after the call, in order, many under way at
+ * once. A thread of the wrapper's passes them on when the caller does not come back, as a network
+ * would; a lock keeps the inner engine to one thread at a time. The lock is recursive because an
+ * inner engine that waits is given progress from inside its own call.
+ */
+#include "transport/wrap/ops.h"
+
+#include "world/bell.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct delay_layer delay_layer;
+
+/* The inner engine's host: the layer's own, except that waiting depends on the thread. */
+typedef struct delay_host {
+    fy_host      host;
+    delay_layer *delay;
+} delay_host;
+
+struct delay_layer {
+    fy_layer        base;
+    int64_t         delay_ns;
+    delay_host      inner_host;
+    pthread_mutex_t lock;
+    pthread_cond_t  changed; /* an operation was added to an empty queue, or stopping */
+    pthread_t       thread;
+    bool            has_lock, has_thread;
+    /* What follows belongs to who holds the lock. */
+    bool         stopping;
+    uint32_t     depth; /* of calls into inner: above 0 the queue rests */
+    fy_ops       ops;
+    ferry_status status; /* the first failure of an operation that its caller no longer sees */
+    ferry_error  error;
+};
+
+static const struct unit {
+    const char *name;
+    uint64_t    ns;
+} units[] = {{"ns", 1}, {"us", 1000}, {"ms", 1000000}, {"s", 1000000000}};
+
+static const uint64_t MOST_NS = UINT64_C(3600) * 1000000000;
+
+static ferry_status parse_delay(fy_layer *layer, const char *argument, ferry_error *error)
+{
+    delay_layer *delay = (delay_layer *)layer;
+    uint64_t     number;
+    const char  *unit;
+    if (argument != NULL && fy_layer_number(argument, MOST_NS, &number, &unit)) {
+        for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+            if (strcmp(unit, units[i].name) == 0 && number <= MOST_NS / units[i].ns) {
+                delay->delay_ns = (int64_t)(number * units[i].ns);
+                return FERRY_OK;
+            }
+        }
+    }
+    return fy_layer_refuse(
+        layer, "it needs a time of at most an hour in ns, us, ms or s, such as delay=200us", error);
+}
+
+/* What the inner engine sees. */
+
+static const fy_host *outer(const fy_host *host)
+{
+    return ((const delay_host *)host)->delay->base.host;
+}
+
+static bool host_same_node(const fy_host *host, uint32_t peer)
+{
+    return outer(host)->same_node(outer(host), peer);
+}
+
+static ferry_status host_all_gather(const fy_host *host, const void *bytes, size_t n_bytes,
+                                    const void **all_out, const size_t **lengths_out,
+                                    ferry_error *error)
+{
+    return outer(host)->all_gather(outer(host), bytes, n_bytes, all_out, lengths_out, error);
+}
+
+/*
+ * The world's own waiting lets every engine of the transport work, which is for the caller's thread
+ * only: the wrapper's thread looks by itself.
+ */
+static ferry_status wait_on_thread(const fy_host *host, bool (*ready)(void *context), void *context,
+                                   int64_t limit_ns, ferry_error *error)
+{
+    const struct timespec nap      = {.tv_nsec = 50000};
+    int64_t               begin_ns = fy_now_ns();
+    while (!ready(context)) {
+        ferry_status status = host->state(host, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        if (limit_ns >= 0 && fy_now_ns() - begin_ns >= limit_ns) {
+            return FERRY_ERR_TIMEOUT;
+        }
+        nanosleep(&nap, NULL);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status host_wait(const fy_host *host, bool (*ready)(void *context),
+                              int64_t (*sleep_ns)(void *context), void *context, int64_t limit_ns,
+                              ferry_error *error)
+{
+    const delay_layer *delay = ((const delay_host *)host)->delay;
+    if (delay->has_thread && pthread_equal(pthread_self(), delay->thread)) {
+        return wait_on_thread(outer(host), ready, context, limit_ns, error);
+    }
+    return outer(host)->wait(outer(host), ready, sleep_ns, context, limit_ns, error);
+}
+
+static ferry_status host_state(const fy_host *host, ferry_error *error)
+{
+    return outer(host)->state(outer(host), error);
+}
+
+static void host_lost(const fy_host *host, uint32_t peer, const char *sentence)
+{
+    outer(host)->lost(outer(host), peer, sentence);
+}
+
+static void host_ring(const fy_host *host)
+{
+    outer(host)->ring(outer(host));
+}
+
+static ferry_status host_watch(const fy_host *host, int fd, void (*ready)(void *context),
+                               void *context, ferry_error *error)
+{
+    return outer(host)->watch(outer(host), fd, ready, context, error);
+}
+
+static void host_unwatch(const fy_host *host, int fd)
+{
+    outer(host)->unwatch(outer(host), fd);
+}
+
+static void fill_inner_host(delay_layer *delay)
+{
+    const fy_host *host = delay->base.host;
+    delay->inner_host   = (delay_host){
+          .host  = {.abi         = host->abi,
+                    .rank        = host->rank,
+                    .n_ranks     = host->n_ranks,
+                    .deadline_ns = host->deadline_ns,
+                    .world       = host->world,
+                    .same_node   = host_same_node,
+                    .all_gather  = host_all_gather,
+                    .wait        = host_wait,
+                    .state       = host_state,
+                    .lost        = host_lost,
+                    .ring        = host_ring,
+                    .watch       = host->watch == NULL ? NULL : host_watch,
+                    .unwatch     = host->unwatch == NULL ? NULL : host_unwatch,
+                    .log         = host->log},
+          .delay = delay,
+    };
+    delay->base.inner_host = &delay->inner_host.host;
+}
+
+/* The queue and its thread. */
+
+/* Passes on what is due by now_ns. The lock is held and inner is in no call. */
+static bool deliver(delay_layer *delay, int64_t now_ns)
+{
+    bool worked = false;
+    delay->depth++;
+    while (!fy_ops_empty(&delay->ops) && delay->ops.items[delay->ops.begin].due_ns <= now_ns) {
+        ferry_error  error  = {""};
+        ferry_status status = fy_ops_perform_first(&delay->ops, &delay->base, &error);
+        if (status != FERRY_OK && delay->status == FERRY_OK) {
+            delay->status = status;
+            delay->error  = error;
+        }
+        worked = true;
+    }
+    delay->depth--;
+    return worked;
+}
+
+static void wait_until(delay_layer *delay, int64_t when_ns)
+{
+    struct timespec when = {.tv_sec  = (time_t)(when_ns / 1000000000),
+                            .tv_nsec = (long)(when_ns % 1000000000)};
+    pthread_cond_timedwait(&delay->changed, &delay->lock, &when);
+}
+
+static void *run(void *context)
+{
+    delay_layer *delay = context;
+    pthread_mutex_lock(&delay->lock);
+    while (!delay->stopping) {
+        if (fy_ops_empty(&delay->ops)) {
+            pthread_cond_wait(&delay->changed, &delay->lock);
+        } else if (deliver(delay, fy_now_ns())) {
+            delay->base.host->ring(delay->base.host);
+        } else {
+            wait_until(delay, delay->ops.items[delay->ops.begin].due_ns);
+        }
+    }
+    pthread_mutex_unlock(&delay->lock);
+    return NULL;
+}
+
+static bool init_lock(delay_layer *delay)
+{
+    pthread_mutexattr_t mutex;
+    pthread_condattr_t  condition;
+    if (pthread_mutexattr_init(&mutex) != 0) {
+        return false;
+    }
+    bool done = pthread_mutexattr_settype(&mutex, PTHREAD_MUTEX_RECURSIVE) == 0 &&
+                pthread_mutex_init(&delay->lock, &mutex) == 0;
+    pthread_mutexattr_destroy(&mutex);
+    if (!done) {
+        return false;
+    }
+    delay->has_lock = pthread_condattr_init(&condition) == 0;
+    if (delay->has_lock) {
+        delay->has_lock = pthread_condattr_setclock(&condition, CLOCK_MONOTONIC) == 0 &&
+                          pthread_cond_init(&delay->changed, &condition) == 0;
+        pthread_condattr_destroy(&condition);
+    }
+    if (!delay->has_lock) {
+        pthread_mutex_destroy(&delay->lock);
+    }
+    return delay->has_lock;
+}
+
+/* With the first operation, under the lock. The program's signals are for the program's threads. */
+static ferry_status start_thread(delay_layer *delay, ferry_error *error)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&delay->thread, NULL, run, delay);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    delay->has_thread = failed == 0;
+    if (failed != 0) {
+        return fy_fail(error, FERRY_ERR_NO_MEMORY, "wrapper \"%s\": no thread can be started: %s",
+                       delay->base.element, strerror(failed));
+    }
+    return FERRY_OK;
+}
+
+static ferry_status prepare_delay(fy_layer *layer, ferry_error *error)
+{
+    delay_layer *delay = (delay_layer *)layer;
+    fill_inner_host(delay);
+    if (!init_lock(delay)) {
+        return fy_fail_no_memory(error, "a lock of the wrapper \"delay\"");
+    }
+    return FERRY_OK;
+}
+
+static void stop_delay(fy_layer *layer)
+{
+    delay_layer *delay = (delay_layer *)layer;
+    if (!delay->has_thread) {
+        return;
+    }
+    pthread_mutex_lock(&delay->lock);
+    delay->stopping = true;
+    pthread_cond_signal(&delay->changed);
+    pthread_mutex_unlock(&delay->lock);
+    pthread_join(delay->thread, NULL);
+    delay->has_thread = false;
+}
+
+static void cleanup_delay(fy_layer *layer)
+{
+    delay_layer *delay = (delay_layer *)layer;
+    if (delay->has_lock) {
+        pthread_cond_destroy(&delay->changed);
+        pthread_mutex_destroy(&delay->lock);
+    }
+    fy_ops_cleanup(&delay->ops);
+}
+
+/* The table. */
+
+static void enter(delay_layer *delay)
+{
+    pthread_mutex_lock(&delay->lock);
+    delay->depth++;
+}
+
+static void leave(delay_layer *delay)
+{
+    delay->depth--;
+    pthread_mutex_unlock(&delay->lock);
+}
+
+static uint32_t delay_capabilities(void *state, uint32_t peer)
+{
+    delay_layer *delay = state;
+    enter(delay);
+    uint32_t flags = fy_inner_capabilities(&delay->base, peer);
+    leave(delay);
+    return fy_layer_without(flags, FERRY_CAN_PEER_POINTER);
+}
+
+static bool delay_progress(void *state)
+{
+    delay_layer *delay = state;
+    if (pthread_mutex_trylock(&delay->lock) != 0) {
+        return false; /* its thread is at work */
+    }
+    bool worked = delay->depth == 0 && deliver(delay, fy_now_ns());
+    delay->depth++;
+    worked = fy_inner_progress(&delay->base) || worked;
+    leave(delay);
+    return worked;
+}
+
+static int64_t delay_sleep_ns(void *state)
+{
+    delay_layer *delay = state;
+    enter(delay);
+    int64_t most_ns = fy_inner_sleep_ns(&delay->base);
+    if (!fy_ops_empty(&delay->ops)) {
+        int64_t left_ns = delay->ops.items[delay->ops.begin].due_ns - fy_now_ns();
+        left_ns         = left_ns < 0 ? 0 : left_ns;
+        most_ns         = left_ns < most_ns ? left_ns : most_ns;
+    }
+    leave(delay);
+    return most_ns;
+}
+
+static bool is_empty(void *context)
+{
+    delay_layer *delay = context;
+    delay_progress(delay);
+    pthread_mutex_lock(&delay->lock);
+    bool empty = fy_ops_empty(&delay->ops);
+    pthread_mutex_unlock(&delay->lock);
+    return empty;
+}
+
+/* An operation that failed after its call had returned fails what is called next. */
+static ferry_status earlier_failure(delay_layer *delay, ferry_error *error)
+{
+    pthread_mutex_lock(&delay->lock);
+    ferry_status status = delay->status;
+    if (status != FERRY_OK && error != NULL) {
+        *error = delay->error;
+    }
+    pthread_mutex_unlock(&delay->lock);
+    return status;
+}
+
+/* Until nothing is under way, so that inner may wait for peers that wait for what was put. */
+static ferry_status drain(delay_layer *delay, ferry_error *error)
+{
+    const fy_host *host   = delay->base.host;
+    ferry_status   status = FERRY_OK;
+    if (!is_empty(delay)) {
+        status = host->wait(host, is_empty, delay_sleep_ns, delay, -1, error);
+    }
+    return status != FERRY_OK ? status : earlier_failure(delay, error);
+}
+
+static ferry_status delay_alloc(void *state, fy_region_view *region, void **attachment_out,
+                                ferry_error *error)
+{
+    delay_layer    *delay = state;
+    const fy_layer *layer = &delay->base;
+    ferry_error     ignored; /* of operations; alloc is collective and comes to its own end */
+    (void)drain(delay, &ignored);
+    enter(delay);
+    ferry_status status = layer->inner->alloc(layer->inner_state, region, attachment_out, error);
+    leave(delay);
+    return status;
+}
+
+static ferry_status delay_attach(void *state, const fy_region_view *region, void **attachment_out,
+                                 ferry_error *error)
+{
+    delay_layer    *delay = state;
+    const fy_layer *layer = &delay->base;
+    enter(delay);
+    ferry_status status = layer->inner->attach(layer->inner_state, region, attachment_out, error);
+    leave(delay);
+    return status;
+}
+
+static void delay_release(void *state, const fy_region_view *region, void *attachment)
+{
+    delay_layer    *delay = state;
+    const fy_layer *layer = &delay->base;
+    enter(delay);
+    fy_ops_before_release(&delay->ops, layer, region);
+    layer->inner->release(layer->inner_state, region, attachment);
+    leave(delay);
+}
+
+static ferry_status delay_export_key(void *state, const fy_region_view *region, void *attachment,
+                                     void *key, size_t *n_bytes_out, ferry_error *error)
+{
+    delay_layer    *delay = state;
+    const fy_layer *layer = &delay->base;
+    enter(delay);
+    ferry_status status =
+        layer->inner->export_key(layer->inner_state, region, attachment, key, n_bytes_out, error);
+    leave(delay);
+    return status;
+}
+
+static ferry_status add(delay_layer *delay, fy_op *op, ferry_error *error)
+{
+    ferry_status status = earlier_failure(delay, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    op->due_ns = fy_now_ns() + delay->delay_ns;
+    pthread_mutex_lock(&delay->lock);
+    bool was_empty = fy_ops_empty(&delay->ops);
+    if (!delay->has_thread) {
+        status = start_thread(delay, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_ops_add(&delay->ops, op, error);
+    }
+    if (was_empty) {
+        pthread_cond_signal(&delay->changed);
+    }
+    pthread_mutex_unlock(&delay->lock);
+    return status;
+}
+
+static ferry_status delay_put(void *state, uint32_t peer, const fy_region_view *region,
+                              void *attachment, uint64_t offset, const void *source, uint64_t bytes,
+                              const fy_signal_view *signal, ferry_error *error)
+{
+    fy_op op = fy_op_put(peer, region, attachment, offset, source, bytes, signal);
+    return add(state, &op, error);
+}
+
+static ferry_status delay_get(void *state, uint32_t peer, const fy_region_view *region,
+                              void *attachment, uint64_t offset, void *target, uint64_t bytes,
+                              ferry_error *error)
+{
+    fy_op op = fy_op_get(peer, region, attachment, offset, target, bytes);
+    return add(state, &op, error);
+}
+
+static ferry_status delay_flush(void *state, uint32_t peer, ferry_error *error)
+{
+    delay_layer *delay  = state;
+    ferry_status status = drain(delay, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    enter(delay);
+    status = fy_inner_flush(&delay->base, peer, error);
+    leave(delay);
+    return status;
+}
+
+static void wrap_delay(fy_layer *layer)
+{
+    fy_engine *table    = &layer->table;
+    table->capabilities = delay_capabilities;
+    table->alloc        = table->alloc == NULL ? NULL : delay_alloc;
+    table->attach       = delay_attach;
+    table->release      = delay_release;
+    table->export_key   = table->export_key == NULL ? NULL : delay_export_key;
+    table->put          = delay_put;
+    table->get          = table->get == NULL ? NULL : delay_get;
+    table->flush        = delay_flush;
+    table->progress     = delay_progress;
+    table->sleep_ns     = delay_sleep_ns;
+    table->pointer      = fy_layer_no_pointer;
+}
+
+const fy_layer_kind fy_layer_delay = {
+    .name    = "delay",
+    .summary = "lets operations begin later",
+    .bytes   = sizeof(delay_layer),
+    .parse   = parse_delay,
+    .prepare = prepare_delay,
+    .wrap    = wrap_delay,
+    .stop    = stop_delay,
+    .cleanup = cleanup_delay,
+};

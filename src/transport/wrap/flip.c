@@ -1,0 +1,157 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* flip=N: in every N puts of data one, by a sequence that the rank seeds, carries a wrong bit. */
+#include "transport/wrap/layer.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+/* Copies wait for a flush; past this many bytes the wrapper flushes by itself. */
+static const uint64_t MOST_KEPT = UINT64_C(64) << 20;
+
+typedef struct copy {
+    struct copy *next;
+    uint32_t     peer;
+    uint64_t     bytes;
+    /* the data */
+} copy;
+
+typedef struct flip_layer {
+    fy_layer base;
+    uint64_t n;
+    uint64_t random;
+    uint64_t at;     /* of the next put, within its N */
+    uint64_t victim; /* of these N */
+    copy    *copies; /* inner may still read them */
+    uint64_t kept_bytes;
+} flip_layer;
+
+static uint64_t next_random(flip_layer *flip)
+{
+    uint64_t x = flip->random += UINT64_C(0x9e3779b97f4a7c15);
+    x          = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x          = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+static ferry_status parse_flip(fy_layer *layer, const char *argument, ferry_error *error)
+{
+    flip_layer *flip = (flip_layer *)layer;
+    const char *end;
+    if (argument == NULL || !fy_layer_number(argument, UINT32_MAX, &flip->n, &end) ||
+        *end != '\0' || flip->n == 0) {
+        return fy_layer_refuse(layer, "it needs a number of puts from 1, such as flip=100", error);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status prepare_flip(fy_layer *layer, ferry_error *error)
+{
+    (void)error;
+    flip_layer *flip = (flip_layer *)layer;
+    flip->random     = layer->host->rank;
+    flip->victim     = next_random(flip) % flip->n;
+    return FERRY_OK;
+}
+
+static void forget(flip_layer *flip, uint32_t peer)
+{
+    for (copy **at = &flip->copies; *at != NULL;) {
+        copy *c = *at;
+        if (peer == FERRY_ANY_RANK || c->peer == peer) {
+            *at = c->next;
+            flip->kept_bytes -= c->bytes;
+            fy_free(c);
+        } else {
+            at = &c->next;
+        }
+    }
+}
+
+static ferry_status flip_flush(void *state, uint32_t peer, ferry_error *error)
+{
+    flip_layer  *flip   = state;
+    ferry_status status = fy_inner_flush(&flip->base, peer, error);
+    if (status == FERRY_OK) {
+        forget(flip, peer);
+    }
+    return status;
+}
+
+static bool is_victim(flip_layer *flip)
+{
+    bool victim = flip->at == flip->victim;
+    if (++flip->at == flip->n) {
+        flip->at     = 0;
+        flip->victim = next_random(flip) % flip->n;
+    }
+    return victim;
+}
+
+static ferry_status flipped_copy(flip_layer *flip, uint32_t peer, const void *source,
+                                 uint64_t bytes, const void **copy_out, ferry_error *error)
+{
+    if (flip->kept_bytes > MOST_KEPT) {
+        ferry_status status = flip_flush(flip, FERRY_ANY_RANK, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    copy *c = bytes > SIZE_MAX / 2 ? NULL : fy_alloc(sizeof *c + (size_t)bytes, 1);
+    if (c == NULL) {
+        return fy_fail_no_memory(error, "a copy in which to flip a bit");
+    }
+    unsigned char *data = (unsigned char *)(c + 1);
+    memcpy(data, source, (size_t)bytes);
+    uint64_t bit = next_random(flip) % (bytes * 8);
+    data[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    *c           = (copy){.next = flip->copies, .peer = peer, .bytes = bytes};
+    flip->copies = c;
+    flip->kept_bytes += bytes;
+    *copy_out = data;
+    return FERRY_OK;
+}
+
+static ferry_status flip_put(void *state, uint32_t peer, const fy_region_view *region,
+                             void *attachment, uint64_t offset, const void *source, uint64_t bytes,
+                             const fy_signal_view *signal, ferry_error *error)
+{
+    flip_layer *flip = state;
+    if (bytes > 0 && is_victim(flip)) {
+        ferry_status status = flipped_copy(flip, peer, source, bytes, &source, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    const fy_layer *layer = &flip->base;
+    return layer->inner->put(layer->inner_state, peer, region, attachment, offset, source, bytes,
+                             signal, error);
+}
+
+static uint32_t flip_capabilities(void *state, uint32_t peer)
+{
+    return fy_layer_without(fy_inner_capabilities(state, peer), FERRY_CAN_PEER_POINTER);
+}
+
+static void wrap_flip(fy_layer *layer)
+{
+    layer->table.put          = flip_put;
+    layer->table.flush        = flip_flush;
+    layer->table.capabilities = flip_capabilities;
+    layer->table.pointer      = fy_layer_no_pointer;
+}
+
+static void cleanup_flip(fy_layer *layer)
+{
+    forget((flip_layer *)layer, FERRY_ANY_RANK);
+}
+
+const fy_layer_kind fy_layer_flip = {
+    .name    = "flip",
+    .summary = "flips one bit in one of N puts",
+    .bytes   = sizeof(flip_layer),
+    .parse   = parse_flip,
+    .prepare = prepare_flip,
+    .wrap    = wrap_flip,
+    .cleanup = cleanup_flip,
+};

@@ -1,0 +1,74 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_WORLD_BOARD_H
+#define FY_WORLD_BOARD_H
+
+#include "base/status.h"
+#include "world/bell.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Memory that the ranks of a node share from the start: the proof that they are on one machine, the
+ * bells they sleep on, and their barrier. One rank, whichever comes first, makes it and passes it
+ * to the others (line.h). It has a slot for every rank of the world, but pages come into being only
+ * where ranks of this node write.
+ */
+
+/* 128 bytes: two cache lines, for processors that fetch in pairs. */
+typedef struct fy_board_slot {
+    fy_bell          bell;
+    _Atomic uint64_t entered;   /* fy_board_enter */
+    _Atomic uint32_t pid;       /* 0: not here */
+    _Atomic uint64_t pid_space; /* the namespace in which pid is its number */
+    unsigned char    unused[96];
+} fy_board_slot;
+_Static_assert(sizeof(fy_board_slot) == 128, "a slot has cache lines of its own");
+
+typedef struct fy_board {
+    uint64_t      magic;
+    uint64_t      id[2]; /* random: ranks that read the same one share memory */
+    uint32_t      n_slots;
+    uint32_t      host; /* the slot of the rank that made it */
+    unsigned char space0[96];
+    /* How many ranks have entered barriers, ever; and how many barriers are over. */
+    _Atomic uint64_t arrived;
+    unsigned char    space1[120];
+    _Atomic uint64_t released;
+    fy_bell          bell; /* of those that wait for a barrier's end */
+    unsigned char    space2[112];
+    fy_board_slot    slots[];
+} fy_board;
+_Static_assert(offsetof(fy_board, slots) == 384, "the counters have cache lines of their own");
+
+/* An anonymous file with a board in it, and its mapping. */
+ferry_status fy_board_create(uint32_t n_slots, int *fd_out, fy_board **board_out,
+                             ferry_error *error);
+/* Maps a board that somebody else made; FERRY_ERR_INVALID_INPUT if it is none. */
+ferry_status fy_board_map(int fd, fy_board **board_out, ferry_error *error);
+void         fy_board_unmap(fy_board *board);
+
+/* Writes this process's pid and namespace into its slot. */
+void fy_board_sign(fy_board *board, uint32_t slot);
+/* The pid of a slot's process as this process sees it; 0 if it is not here or not to be seen. */
+int32_t fy_board_pid(const fy_board *board, uint32_t slot);
+
+/* A collective's number and kind in one word, so that both are seen together. */
+static inline uint64_t fy_board_word(uint64_t number, uint32_t kind)
+{
+    return number << 8 | kind;
+}
+
+static inline uint64_t fy_board_number(uint64_t word)
+{
+    return word >> 8;
+}
+
+static inline uint32_t fy_board_kind(uint64_t word)
+{
+    return (uint32_t)(word & 0xff);
+}
+
+#endif

@@ -1,0 +1,295 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+
+/* The public calls that join a world and talk in it: checks of arguments, then the table. */
+#include "base/alloc.h"
+#include "base/config.h"
+#include "world/meeting.h"
+#include "world/world.h"
+
+#include <ferry/group.h>
+
+#include <math.h>
+
+/*
+ * Joining
+ */
+
+static ferry_status check_numbers(const char *call, uint32_t rank, uint32_t n_ranks,
+                                  ferry_error *error)
+{
+    if (n_ranks == 0 || rank >= n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%s: rank %u of %u", call, rank, n_ranks);
+    }
+    if (n_ranks > FERRY_MAX_RANKS) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "%s: %u ranks; a world has at most %u", call,
+                       n_ranks, FERRY_MAX_RANKS);
+    }
+    return FERRY_OK;
+}
+
+/*
+ * After the ranks have met, or not (status says): makes the world. file is the one they met in, or
+ * NULL; it has served when the world is made, and also when that failed.
+ */
+static ferry_status join(ferry_status status, fy_meeting *meeting, fy_settings *settings,
+                         const char *file, ferry_world **world_out, ferry_error *error)
+{
+    if (status != FERRY_OK) {
+        fy_settings_cleanup(settings);
+        fy_meeting_cleanup(meeting);
+        return status;
+    }
+    uint32_t     rank  = meeting->rank;
+    ferry_world *world = NULL;
+    status             = fy_world_create_processes(meeting, settings, &world, error);
+    meeting->listener  = -1; /* the world took it over */
+    fy_meeting_cleanup(meeting);
+    if (file != NULL && rank == 0) {
+        fy_meet_file_done(file);
+    }
+    /* Nobody returns before the file is gone: the next world may meet under the same path. */
+    if (file != NULL && status == FERRY_OK) {
+        status = ferry_world_barrier(world, error);
+        if (status != FERRY_OK) {
+            ferry_world_destroy(world);
+        }
+    }
+    if (status == FERRY_OK) {
+        *world_out = world;
+    }
+    return status;
+}
+
+ferry_status ferry_world_create(const ferry_world_options *options, ferry_world **world_out,
+                                ferry_error *error)
+{
+    if (world_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_create needs a place for the world");
+    }
+    fy_settings  settings;
+    ferry_status status = fy_settings_init(&settings, options, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    /* A copy: others may change the environment while the ranks meet. */
+    const char *set     = fy_config_text("FERRY_RENDEZVOUS");
+    char       *file    = set == NULL ? NULL : fy_strdup(set);
+    fy_meeting  meeting = FY_MEETING_INIT;
+    if (set != NULL && file == NULL) {
+        status = fy_fail_no_memory(error, "a world");
+    } else {
+        status = fy_meet_environment(&meeting, &settings, error);
+    }
+    status = join(status, &meeting, &settings, file, world_out, error);
+    fy_free(file);
+    return status;
+}
+
+ferry_status ferry_world_create_from_file(const char *path, uint32_t rank, uint32_t n_ranks,
+                                          const ferry_world_options *options,
+                                          ferry_world **world_out, ferry_error *error)
+{
+    if (path == NULL || path[0] == '\0' || world_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_world_create_from_file needs a path and a place for the world");
+    }
+    ferry_status status = check_numbers("ferry_world_create_from_file", rank, n_ranks, error);
+    fy_settings  settings;
+    if (status == FERRY_OK) {
+        status = fy_settings_init(&settings, options, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_meeting meeting = FY_MEETING_INIT;
+    status             = fy_meet_file(&meeting, path, rank, n_ranks, &settings, error);
+    return join(status, &meeting, &settings, path, world_out, error);
+}
+
+ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap     *bootstrap,
+                                               const ferry_world_options *options,
+                                               ferry_world **world_out, ferry_error *error)
+{
+    if (bootstrap == NULL || bootstrap->struct_size < sizeof *bootstrap ||
+        bootstrap->all_gather == NULL || bootstrap->barrier == NULL || world_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_world_create_from_bootstrap needs a bootstrap that starts as "
+                       "FERRY_BOOTSTRAP_INIT, its all_gather and barrier, and a place for the "
+                       "world");
+    }
+    ferry_status status = check_numbers("ferry_world_create_from_bootstrap", bootstrap->rank,
+                                        bootstrap->n_ranks, error);
+    fy_settings  settings;
+    if (status == FERRY_OK) {
+        status = fy_settings_init(&settings, options, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_meeting meeting = FY_MEETING_INIT;
+    status             = fy_meet_bootstrap(&meeting, bootstrap, &settings, error);
+    return join(status, &meeting, &settings, NULL, world_out, error);
+}
+
+/*
+ * Collective calls
+ */
+
+/* What every call that waits asks first; fine says whether its own arguments are. */
+static ferry_status begin(ferry_world *world, bool fine, const char *call, const char *needs,
+                          ferry_error *error)
+{
+    if (world == NULL || !fine) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%s needs a world%s", call, needs);
+    }
+    return fy_failure_get(world->failure, NULL, error);
+}
+
+ferry_status ferry_world_barrier(ferry_world *world, ferry_error *error)
+{
+    ferry_status status = begin(world, true, "ferry_world_barrier", "", error);
+    return status == FERRY_OK ? world->ops->barrier(world, error) : status;
+}
+
+ferry_status ferry_world_all_gather_v(ferry_world *world, const void *bytes, size_t n_bytes,
+                                      const void **all_out, const size_t **lengths_out,
+                                      ferry_error *error)
+{
+    bool fine = (bytes != NULL || n_bytes == 0) && all_out != NULL && lengths_out != NULL;
+
+    ferry_status status = begin(world, fine, "ferry_world_all_gather_v",
+                                ", bytes (or none) and places for the results", error);
+    if (status == FERRY_OK) {
+        status = world->ops->gather(world, FY_ALL_GATHER, 0, bytes, n_bytes, all_out, lengths_out,
+                                    error);
+    }
+    return status;
+}
+
+ferry_status ferry_world_all_gather(ferry_world *world, const void *bytes, size_t n_bytes,
+                                    const void **all_out, ferry_error *error)
+{
+    const void   *all;
+    const size_t *lengths;
+    bool          fine = (bytes != NULL || n_bytes == 0) && all_out != NULL;
+
+    ferry_status status = begin(world, fine, "ferry_world_all_gather",
+                                ", bytes (or none) and a place for the result", error);
+    if (status == FERRY_OK) {
+        status = world->ops->gather(world, FY_ALL_GATHER, 0, bytes, n_bytes, &all, &lengths, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    /* All ranks compare the same numbers, so all say the same. */
+    for (uint32_t rank = 1; rank < world->n_ranks; rank++) {
+        if (lengths[rank] != lengths[0]) {
+            return fy_fail(error, FERRY_ERR_MISUSE,
+                           "ferry_world_all_gather: rank 0 gives %zu bytes, rank %u %zu; "
+                           "ferry_world_all_gather_v takes different numbers",
+                           lengths[0], rank, lengths[rank]);
+        }
+    }
+    *all_out = all;
+    return FERRY_OK;
+}
+
+ferry_status ferry_world_broadcast(ferry_world *world, uint32_t root, const void *bytes,
+                                   size_t n_bytes, const void **bytes_out, size_t *n_bytes_out,
+                                   ferry_error *error)
+{
+    bool is_root = world != NULL && world->rank == root;
+    bool fine =
+        (!is_root || bytes != NULL || n_bytes == 0) && bytes_out != NULL && n_bytes_out != NULL;
+
+    ferry_status status = begin(world, fine, "ferry_world_broadcast",
+                                ", on root bytes (or none), and places for the results", error);
+    if (status == FERRY_OK && root >= world->n_ranks) {
+        status = fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_broadcast: root is rank %u of %u",
+                         root, world->n_ranks);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    const size_t *lengths;
+    status = world->ops->gather(world, FY_BROADCAST, root, is_root ? bytes : NULL,
+                                is_root ? n_bytes : 0, bytes_out, &lengths, error);
+    if (status == FERRY_OK) {
+        *n_bytes_out = lengths[root];
+    }
+    return status;
+}
+
+/*
+ * Messages
+ */
+
+ferry_status ferry_world_send(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
+                              size_t n_bytes, ferry_error *error)
+{
+    ferry_status status = begin(world, bytes != NULL || n_bytes == 0, "ferry_world_send",
+                                " and bytes (or none)", error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (to >= world->n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_send: to rank %u of %u", to,
+                       world->n_ranks);
+    }
+    if (n_bytes > FERRY_MESSAGE_BYTES) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "ferry_world_send: a message of %zu bytes; the longest has %d", n_bytes,
+                       FERRY_MESSAGE_BYTES);
+    }
+    return world->ops->send(world, to, tag, bytes, n_bytes, error);
+}
+
+/* Seconds of a caller as nanoseconds; more than a century is as good as no limit. */
+static int64_t limit_to_ns(double seconds, int64_t otherwise_ns)
+{
+    if (seconds < 0) {
+        return otherwise_ns;
+    }
+    return seconds > 3e9 ? -1 : (int64_t)ceil(seconds * 1e9);
+}
+
+ferry_status ferry_world_receive(ferry_world *world, uint32_t from, uint32_t tag,
+                                 double limit_seconds, const void **bytes_out, size_t *n_bytes_out,
+                                 uint32_t *from_out, ferry_error *error)
+{
+    bool fine = bytes_out != NULL && n_bytes_out != NULL && !isnan(limit_seconds);
+
+    ferry_status status = begin(world, fine, "ferry_world_receive",
+                                ", a number of seconds and places for the message", error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (from >= world->n_ranks && from != FERRY_ANY_RANK) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_receive: from rank %u of %u", from,
+                       world->n_ranks);
+    }
+    int64_t limit_ns = limit_to_ns(limit_seconds, world->settings.entry_ns);
+    return world->ops->receive(world, from, tag, limit_ns, bytes_out, n_bytes_out, from_out, error);
+}
+
+/*
+ * Shrinking
+ */
+
+ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
+                                ferry_error *error)
+{
+    if (world == NULL || world_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_world_shrink needs a world and a place for the new one");
+    }
+    if (!fy_failed(world->failure)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_world_shrink: the world has not failed; ferry_world_abort ends it");
+    }
+    if (min_ranks > world->n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_shrink: at least %u of %u ranks",
+                       min_ranks, world->n_ranks);
+    }
+    return world->ops->shrink(world, min_ranks == 0 ? 1 : min_ranks, world_out, error);
+}

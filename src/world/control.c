@@ -1,0 +1,606 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control thread: one loop over everything that this process is connected with. It holds the
+ * lock of the process except while it waits in epoll.
+ */
+#include "base/alloc.h"
+#include "base/log.h"
+#include "world/process.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    MANY_EVENTS = 64,
+    MANY_NEW    = 1024, /* connections that have not proven anything */
+    DRAIN_NS    = 300 * 1000 * 1000,
+    STRANGER_NS = 2000 * 1000 * 1000 /* how long one may say nothing */
+};
+
+/* Connections. */
+
+static void set_interest(fy_process *process, fy_conn *conn, uint32_t interest)
+{
+    if (conn->interest == interest) {
+        return;
+    }
+    struct epoll_event event = {.events = interest, .data.ptr = conn};
+    epoll_ctl(process->epoll_fd, EPOLL_CTL_MOD, conn->fd, &event);
+    conn->interest = interest;
+}
+
+void fy_control_mute(fy_process *process, fy_conn *conn)
+{
+    epoll_ctl(process->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+    conn->interest = 0;
+}
+
+static void refresh(fy_process *process, fy_conn *conn)
+{
+    if (!conn->dead && conn->link != NULL) {
+        bool writes = (fy_link_events(conn->link) & POLLOUT) != 0;
+        set_interest(process, conn, EPOLLIN | (writes ? (uint32_t)EPOLLOUT : 0));
+    }
+}
+
+fy_conn *fy_control_add(fy_process *process, fy_conn_kind kind, int fd, ferry_error *error)
+{
+    fy_conn *conn = fy_alloc_zeroed(1, sizeof *conn);
+    if (conn == NULL) {
+        fy_fail_no_memory(error, "a control connection");
+        return NULL;
+    }
+    *conn                    = (fy_conn){.kind     = kind,
+                                         .fd       = fd,
+                                         .claim    = FERRY_ANY_RANK,
+                                         .rank     = FERRY_ANY_RANK,
+                                         .since_ns = fy_now_ns(),
+                                         .interest = EPOLLIN,
+                                         .next     = process->conns};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = conn};
+    if (epoll_ctl(process->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        fy_fail(error, FERRY_ERR_IO, "a control connection could not be watched: %s",
+                strerror(errno));
+        fy_free(conn);
+        return NULL;
+    }
+    process->conns = conn;
+    return conn;
+}
+
+fy_conn *fy_control_add_link(fy_process *process, fy_link *link, fy_role role, uint32_t claim,
+                             ferry_error *error)
+{
+    fy_conn *conn = fy_control_add(process, FY_CONN_LINK, fy_link_fd(link), error);
+    if (conn == NULL) {
+        fy_link_destroy(link);
+        return NULL;
+    }
+    conn->link  = link;
+    conn->role  = role;
+    conn->claim = claim;
+    process->n_new += role == FY_ROLE_NEW;
+    refresh(process, conn);
+    return conn;
+}
+
+/* The memory stays until the control thread has finished its round: an event may still name it. */
+void fy_control_drop(fy_process *process, fy_conn *conn)
+{
+    if (conn == NULL || conn->dead) {
+        return;
+    }
+    conn->dead = true;
+    process->n_new -= conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_NEW;
+    epoll_ctl(process->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+    if (conn->link != NULL) {
+        fy_link_destroy(conn->link);
+        conn->link = NULL;
+    } else if (conn->kind != FY_CONN_WATCHED && conn->kind != FY_CONN_EVENT) {
+        close(conn->fd);
+    }
+    conn->fd = -1;
+    if (process->parent == conn) {
+        process->parent = NULL;
+    }
+    if (process->line == conn) {
+        process->line = NULL;
+    }
+}
+
+fy_link *fy_control_release(fy_process *process, fy_conn *conn)
+{
+    fy_link *link = conn->link;
+    epoll_ctl(process->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+    conn->link = NULL;
+    conn->dead = true;
+    conn->fd   = -1;
+    return link;
+}
+
+static void sweep(fy_process *process)
+{
+    for (fy_conn **at = &process->conns; *at != NULL;) {
+        fy_conn *conn = *at;
+        if (conn->dead) {
+            *at = conn->next;
+            fy_free(conn->part.bytes);
+            fy_free(conn);
+        } else {
+            at = &conn->next;
+        }
+    }
+}
+
+void fy_control_poke(fy_process *process)
+{
+    uint64_t one = 1;
+    if (process->event_fd >= 0 && write(process->event_fd, &one, sizeof one) < 0) {
+        return; /* its counter is full: a poke is on its way anyhow */
+    }
+}
+
+void fy_control_post(fy_process *process, fy_conn *conn, fy_wire_type type, const void *head,
+                     size_t head_bytes, const void *body, size_t body_bytes)
+{
+    if (conn == NULL || conn->dead || conn->link == NULL) {
+        return;
+    }
+    ferry_status status = fy_link_post(conn->link, type, head, head_bytes, body, body_bytes, NULL);
+    if (status == FERRY_ERR_PEER_LOST) {
+        /* The control thread finds the broken link when it works it. */
+        fy_control_poke(process);
+    } else if (status != FERRY_OK) {
+        fy_process_fail(process, status, process->claim,
+                        "rank %u could not send a control message: %s", process->claim,
+                        ferry_status_text(status));
+    }
+    refresh(process, conn);
+}
+
+uint32_t fy_process_rank_at(const fy_process *process, fy_place place)
+{
+    if (place.node >= process->n_nodes) {
+        return UINT32_MAX;
+    }
+    uint32_t first = process->node_first[place.node];
+    uint32_t size  = process->node_first[place.node + 1] - first;
+    return place.index < size ? process->rank_at[first + place.index] : UINT32_MAX;
+}
+
+fy_conn *fy_control_route(fy_process *process, uint32_t rank)
+{
+    fy_place next = fy_tree_next(process->table[process->rank].place, process->table[rank].place);
+    uint32_t hop  = fy_process_rank_at(process, next);
+    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        if (!conn->dead && conn->kind == FY_CONN_LINK && conn->rank == hop &&
+            (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT)) {
+            return conn;
+        }
+    }
+    return NULL;
+}
+
+/* Failure. */
+
+static void flood(fy_process *process, const fy_conn *except)
+{
+    uint32_t     rank;
+    ferry_error  text;
+    ferry_status status = fy_failure_get(&process->failure, &rank, &text);
+    if (status == FERRY_OK || process->flooded) {
+        return;
+    }
+    process->flooded = true;
+    unsigned char head[16 + FERRY_ERROR_BYTES];
+    fy_packer     packer = {.bytes = head};
+    fy_pack_u32(&packer, (uint32_t)status);
+    fy_pack_u32(&packer, rank);
+    fy_pack_text(&packer, text.message);
+    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        if (conn != except && conn->kind == FY_CONN_LINK && !conn->dead &&
+            conn->role != FY_ROLE_NEW && conn->role != FY_ROLE_PARKED) {
+            fy_control_post(process, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
+        }
+    }
+    fy_process_wake(process);
+}
+
+static bool fail_arrives(fy_process *process, fy_conn *conn, fy_reader *reader)
+{
+    uint32_t    status = fy_read_u32(reader);
+    uint32_t    rank   = fy_read_u32(reader);
+    ferry_error text;
+    fy_read_text(reader, text.message, sizeof text.message);
+    if (!reader->ok || status == FERRY_OK) {
+        return false;
+    }
+    if (status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_TIMEOUT) {
+        fy_process_mark_lost(process, rank);
+    }
+    fy_failure_set(&process->failure, (ferry_status)status, rank, "%s", text.message);
+    flood(process, conn);
+    fy_process_wake(process);
+    return true;
+}
+
+static bool beat_arrives(fy_process *process, fy_conn *conn, fy_reader *reader)
+{
+    (void)process, (void)conn, (void)reader; /* the link has noted that something came */
+    return true;
+}
+
+/* A neighbour of the tree is gone. */
+static void neighbour_lost(fy_process *process, fy_conn *conn, const char *why)
+{
+    uint32_t rank = conn->rank != FERRY_ANY_RANK ? conn->rank : conn->claim;
+    if (!atomic_load(&process->all_left)) {
+        fy_process_mark_lost(process, rank);
+        fy_process_fail(process, FERRY_ERR_PEER_LOST, rank, "rank %u was lost: %s", rank, why);
+    }
+}
+
+static void link_broke(fy_process *process, fy_conn *conn, ferry_status status, const char *why)
+{
+    switch (conn->role) {
+    case FY_ROLE_NEW:
+        process->n_denied += status == FERRY_ERR_DENIED;
+        fy_log(FERRY_LOG_DEBUG, "a stranger at the control port was sent away: %s", why);
+        break;
+    case FY_ROLE_JOINER:
+        fy_register_lost(process, conn, why);
+        break;
+    case FY_ROLE_PARKED:
+        break;
+    case FY_ROLE_CHILD:
+    case FY_ROLE_PARENT:
+        neighbour_lost(process, conn,
+                       status == FERRY_ERR_PEER_LOST ? "its control connection ended" : why);
+        break;
+    }
+    fy_control_drop(process, conn);
+}
+
+/* Messages. */
+
+typedef bool (*handler_fn)(fy_process *process, fy_conn *conn, fy_reader *reader);
+
+/* Which roles may say what. */
+static const struct handler {
+    handler_fn handle;
+    unsigned   roles;
+} handlers[] = {
+#define FROM(role) (1u << FY_ROLE_##role)
+#define TREE (FROM(CHILD) | FROM(PARENT))
+    [FY_WIRE_KNOCK]    = {fy_join_knock, FROM(NEW)},
+    [FY_WIRE_JOIN]     = {fy_join_join, FROM(JOINER)},
+    [FY_WIRE_ATTACH]   = {fy_join_attach, FROM(NEW)},
+    [FY_WIRE_ATTACHED] = {fy_join_attached, FROM(JOINER)},
+    [FY_WIRE_TABLE]    = {fy_join_table, FROM(PARENT)},
+    [FY_WIRE_FAIL]     = {fail_arrives, TREE | FROM(JOINER)},
+    [FY_WIRE_UP]       = {fy_collect_up, FROM(CHILD)},
+    [FY_WIRE_DOWN]     = {fy_collect_down, FROM(PARENT)},
+    [FY_WIRE_SEND]     = {fy_letter_arrive, TREE},
+    [FY_WIRE_BEAT]     = {beat_arrives, TREE | FROM(JOINER)},
+    [FY_WIRE_LEAVE]    = {fy_leave_arrive, FROM(CHILD)},
+    [FY_WIRE_DONE]     = {fy_leave_done, FROM(PARENT)},
+    [FY_WIRE_QUERY]    = {fy_collect_query, TREE},
+    [FY_WIRE_MISSING]  = {fy_collect_missing, TREE},
+#undef TREE
+#undef FROM
+};
+enum { N_HANDLERS = sizeof handlers / sizeof handlers[0] };
+
+static void senseless(fy_process *process, fy_conn *conn, uint32_t type)
+{
+    if (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT) {
+        uint32_t rank = conn->rank != FERRY_ANY_RANK ? conn->rank : conn->claim;
+        fy_process_fail(process, FERRY_ERR_INVALID_INPUT, rank,
+                        "rank %u sent a control message (type %u) that makes no sense here", rank,
+                        type);
+    }
+    fy_control_drop(process, conn);
+}
+
+static void dispatch(fy_process *process, fy_conn *conn)
+{
+    fy_message message;
+    while (!conn->dead && conn->role != FY_ROLE_PARKED && conn->link != NULL &&
+           fy_link_take(conn->link, &message)) {
+        fy_reader reader = fy_reader_of(message.payload, message.n_bytes);
+        bool      known  = message.type < N_HANDLERS && handlers[message.type].handle != NULL &&
+                     (handlers[message.type].roles >> conn->role & 1u) != 0;
+        if (!known || !handlers[message.type].handle(process, conn, &reader)) {
+            senseless(process, conn, message.type);
+        }
+    }
+}
+
+static void work_link(fy_process *process, fy_conn *conn)
+{
+    ferry_error  why;
+    ferry_status status = fy_link_work(conn->link, &why);
+    dispatch(process, conn);
+    if (conn->dead) {
+        return;
+    }
+    if (status != FERRY_OK) {
+        link_broke(process, conn, status, why.message);
+    } else {
+        refresh(process, conn);
+    }
+}
+
+/* The door. */
+
+static fy_conn *oldest_new(fy_process *process)
+{
+    fy_conn *oldest = NULL;
+    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        if (!conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_NEW) {
+            oldest = conn; /* new ones are put in front */
+        }
+    }
+    return oldest;
+}
+
+static void open_door(fy_process *process, fy_conn *door)
+{
+    /* No more in one round: the rest of the loop has its turn however fast strangers come. */
+    for (int i = 0; i < MANY_EVENTS; i++) {
+        int  fd           = accept4(door->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        bool short_of_fds = fd < 0 && (errno == EMFILE || errno == ENFILE);
+        if (fd < 0 && !short_of_fds) {
+            return;
+        }
+        /* Strangers may fill the house, but only with themselves: the oldest one leaves. */
+        if (process->n_new >= MANY_NEW || short_of_fds) {
+            fy_control_drop(process, oldest_new(process));
+        }
+        if (short_of_fds) {
+            return; /* who knocks still does so in the next round */
+        }
+        fy_link *link;
+        if (fy_link_create(fd, true, process->key, &link, NULL) == FERRY_OK) {
+            fy_control_add_link(process, link, FY_ROLE_NEW, FERRY_ANY_RANK, NULL);
+        }
+    }
+}
+
+/* Time. */
+
+static int64_t beat_ns(const fy_process *process)
+{
+    int64_t beat = process->deadline_ns / 10;
+    return beat < 10 * 1000 * 1000    ? 10 * 1000 * 1000
+           : beat > 500 * 1000 * 1000 ? 500 * 1000 * 1000
+                                      : beat;
+}
+
+/*
+ * A neighbour that is silent for most of a deadline: what its machine's kernel does tells whether
+ * the process is stopped or the machine out of reach. What is left of the deadline is for telling
+ * the others.
+ */
+static void check_silence(fy_process *process, fy_conn *conn, int64_t now_ns)
+{
+    int64_t limit = process->deadline_ns / 10 * 8;
+    int64_t heard = fy_link_heard_ns(conn->link);
+    if (heard < process->forgive_ns) {
+        heard = process->forgive_ns;
+    }
+    if (heard < conn->since_ns) {
+        heard = conn->since_ns;
+    }
+    if (now_ns - heard < limit || fy_failed(&process->failure)) {
+        return;
+    }
+    uint32_t rank    = conn->rank != FERRY_ANY_RANK ? conn->rank : conn->claim;
+    double   seconds = (double)(now_ns - heard) / 1e9;
+    fy_process_mark_lost(process, rank);
+    if (fy_link_acknowledged(conn->link, limit / 2)) {
+        fy_process_fail(process, FERRY_ERR_TIMEOUT, rank,
+                        "rank %u has shown no sign of life for %.1f s: its process is stopped",
+                        rank, seconds);
+    } else {
+        fy_process_fail(process, FERRY_ERR_PEER_LOST, rank,
+                        "rank %u was lost: its machine has not answered for %.1f s", rank, seconds);
+    }
+}
+
+static void tick(fy_process *process)
+{
+    int64_t now  = fy_now_ns();
+    int64_t beat = beat_ns(process);
+    /* Whoever slept itself has no right to complain: what the others sent waits in the sockets. */
+    if (now - process->ticked_ns > process->deadline_ns / 10 * 3) {
+        process->forgive_ns = now;
+    }
+    process->ticked_ns = now;
+    if (process->hurries) {
+        fy_node_tick(process, now);
+    }
+    if (now - process->beaten_ns < beat) {
+        return;
+    }
+    process->beaten_ns = now;
+    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        bool unproven = conn->kind == FY_CONN_GUEST && conn->guest.step < 2;
+        if (!conn->dead && unproven && now - conn->since_ns > STRANGER_NS) {
+            fy_control_drop(process, conn);
+        }
+        if (conn->dead || conn->kind != FY_CONN_LINK) {
+            continue;
+        }
+        if (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT) {
+            fy_control_post(process, conn, FY_WIRE_BEAT, NULL, 0, NULL, 0);
+            check_silence(process, conn, now);
+        } else if (conn->role == FY_ROLE_JOINER) {
+            fy_control_post(process, conn, FY_WIRE_BEAT, NULL, 0, NULL, 0);
+        } else if (conn->role == FY_ROLE_NEW && now - conn->since_ns > STRANGER_NS) {
+            fy_control_drop(process, conn);
+        }
+    }
+    fy_register_tick(process, now);
+    fy_join_tick(process, now);
+}
+
+/* The loop. */
+
+static void handle(fy_process *process, fy_conn *conn)
+{
+    uint64_t pokes;
+    switch (conn->kind) {
+    case FY_CONN_EVENT:
+        while (read(conn->fd, &pokes, sizeof pokes) > 0) {}
+        for (fy_conn *link = process->conns; link != NULL; link = link->next) {
+            if (!link->dead && link->kind == FY_CONN_LINK) {
+                work_link(process, link);
+            }
+        }
+        break;
+    case FY_CONN_DOOR:
+        open_door(process, conn);
+        break;
+    case FY_CONN_LINK:
+        work_link(process, conn);
+        break;
+    case FY_CONN_PORCH:
+        fy_node_porch(process);
+        break;
+    case FY_CONN_GUEST:
+        fy_node_guest(process, conn);
+        break;
+    case FY_CONN_LINE:
+        fy_node_line(process, conn);
+        break;
+    case FY_CONN_DEATH:
+        fy_node_doom(process, conn);
+        break;
+    case FY_CONN_WATCHED:
+        break; /* called without the lock: see call_watchers */
+    }
+}
+
+/* Watchers may call into the library, so they are called without the lock. */
+static void call_watcher(fy_process *process, fy_conn *conn)
+{
+    void (*ready)(void *) = conn->ready;
+    void *context         = conn->context;
+    process->calling      = conn;
+    pthread_mutex_unlock(&process->lock);
+    ready(context);
+    pthread_mutex_lock(&process->lock);
+    process->calling = NULL;
+    pthread_cond_broadcast(&process->called);
+}
+
+static bool queued(fy_process *process)
+{
+    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        if (!conn->dead && conn->link != NULL && fy_link_queued_bytes(conn->link) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void *run(void *context)
+{
+    fy_process        *process = context;
+    struct epoll_event events[MANY_EVENTS];
+    int64_t            stop_ns = 0;
+    pthread_mutex_lock(&process->lock);
+    process->ticked_ns = process->beaten_ns = fy_now_ns();
+    for (;;) {
+        sweep(process);
+        if (atomic_load(&process->stop)) {
+            /* What is queued, above all the news of a failure, still goes out. */
+            flood(process, NULL);
+            int64_t now = fy_now_ns();
+            stop_ns     = stop_ns == 0 ? now + DRAIN_NS : stop_ns;
+            if (now >= stop_ns || !queued(process)) {
+                break;
+            }
+        }
+        bool hurries = atomic_load(&process->stop) || process->hurries;
+        int  wait_ms = hurries ? 5 : (int)(beat_ns(process) / 1000000);
+        pthread_mutex_unlock(&process->lock);
+        int n = epoll_wait(process->epoll_fd, events, MANY_EVENTS, wait_ms);
+        pthread_mutex_lock(&process->lock);
+        for (int i = 0; i < n; i++) {
+            fy_conn *conn = events[i].data.ptr;
+            if (!conn->dead && conn->kind == FY_CONN_WATCHED) {
+                call_watcher(process, conn);
+            } else if (!conn->dead) {
+                handle(process, conn);
+            }
+        }
+        tick(process);
+        flood(process, NULL);
+    }
+    pthread_mutex_unlock(&process->lock);
+    return NULL;
+}
+
+ferry_status fy_control_start(fy_process *process, ferry_error *error)
+{
+    process->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    process->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (process->epoll_fd < 0 || process->event_fd < 0) {
+        return fy_fail(error, FERRY_ERR_IO, "the control thread got no descriptors: %s",
+                       strerror(errno));
+    }
+    if (fy_control_add(process, FY_CONN_EVENT, process->event_fd, error) == NULL ||
+        fy_control_add(process, FY_CONN_DOOR, process->door, error) == NULL) {
+        return FERRY_ERR_IO;
+    }
+    process->door = -1; /* the connection owns it now */
+    if (process->join_door >= 0) {
+        fy_conn *joining = fy_control_add(process, FY_CONN_DOOR, process->join_door, error);
+        if (joining == NULL) {
+            return FERRY_ERR_IO;
+        }
+        joining->joined    = true;
+        process->join_door = -1;
+    }
+    /* Signals are for the caller's threads. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&process->thread, NULL, run, process);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed != 0) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "the control thread could not be started: %s",
+                       strerror(failed));
+    }
+    process->thread_runs = true;
+    return FERRY_OK;
+}
+
+void fy_control_stop(fy_process *process)
+{
+    if (process->thread_runs) {
+        atomic_store(&process->stop, true);
+        fy_control_poke(process);
+        pthread_join(process->thread, NULL);
+        process->thread_runs = false;
+    }
+    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        fy_control_drop(process, conn);
+    }
+    sweep(process);
+    if (process->event_fd >= 0) {
+        close(process->event_fd);
+    }
+    if (process->epoll_fd >= 0) {
+        close(process->epoll_fd);
+    }
+    process->event_fd = process->epoll_fd = -1;
+}

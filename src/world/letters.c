@@ -1,0 +1,159 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Small messages: passed on along the tree, kept until they are received. */
+#include "base/alloc.h"
+#include "world/process.h"
+
+#include <string.h>
+
+enum {
+    HEAD_BYTES  = 12,
+    MOST_KEPT   = 64 << 20, /* bytes of messages that nobody has received */
+    MOST_QUEUED = 4 << 20   /* bytes on one link before a sender waits */
+};
+
+static void keep(fy_process *process, uint32_t from, uint32_t tag, const void *bytes,
+                 size_t n_bytes)
+{
+    size_t     used   = sizeof(fy_letter) + n_bytes; /* also empty ones take room */
+    fy_letter *letter = process->letters_bytes + used > MOST_KEPT ? NULL : fy_alloc(1, used);
+    if (letter == NULL) {
+        fy_process_fail(process, FERRY_ERR_LIMIT, process->rank,
+                        "rank %u has not received messages of %zu bytes, and has no room for more",
+                        process->rank, process->letters_bytes);
+        return;
+    }
+    letter->next    = NULL;
+    letter->from    = from;
+    letter->tag     = tag;
+    letter->n_bytes = n_bytes;
+    if (n_bytes > 0) {
+        memcpy(letter->bytes, bytes, n_bytes);
+    }
+    *process->letters_end = letter;
+    process->letters_end  = &letter->next;
+    process->letters_bytes += used;
+    fy_bell_ring(process->world->bell);
+}
+
+bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
+{
+    (void)conn;
+    const unsigned char *head  = reader->bytes;
+    uint32_t             to    = fy_read_u32(reader);
+    uint32_t             from  = fy_read_u32(reader);
+    uint32_t             tag   = fy_read_u32(reader);
+    const unsigned char *bytes = reader->bytes;
+    if (!reader->ok || !atomic_load(&process->tabled) || to >= process->n_ranks ||
+        from >= process->n_ranks || reader->left > FERRY_MESSAGE_BYTES) {
+        return false;
+    }
+    if (to == process->rank) {
+        keep(process, from, tag, bytes, reader->left);
+    } else {
+        fy_control_post(process, fy_control_route(process, to), FY_WIRE_SEND, head, HEAD_BYTES,
+                        bytes, reader->left);
+    }
+    return true;
+}
+
+typedef struct passage {
+    fy_process *process;
+    uint32_t    to;
+} passage;
+
+static bool has_room(void *context)
+{
+    passage    *way     = context;
+    fy_process *process = way->process;
+    pthread_mutex_lock(&process->lock);
+    fy_conn *conn = fy_control_route(process, way->to);
+    bool     room = conn == NULL || fy_link_queued_bytes(conn->link) < MOST_QUEUED;
+    pthread_mutex_unlock(&process->lock);
+    return room;
+}
+
+static int64_t look_again_ns(void *context)
+{
+    (void)context; /* nobody rings when a socket takes bytes */
+    return 1000 * 1000;
+}
+
+ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
+                            size_t n_bytes, ferry_error *error)
+{
+    fy_process *process = world->impl;
+    if (to == world->rank) {
+        pthread_mutex_lock(&process->lock);
+        keep(process, to, tag, bytes, n_bytes);
+        pthread_mutex_unlock(&process->lock);
+        return fy_failure_get(&process->failure, NULL, error);
+    }
+    passage      way = {.process = process, .to = to};
+    ferry_status status =
+        fy_world_wait(world, has_room, look_again_ns, &way, process->entry_ns, error);
+    if (status != FERRY_OK) {
+        return status == FERRY_ERR_TIMEOUT && !fy_failed(&process->failure)
+                   ? fy_fail(error, status, "rank %u takes no messages from rank %u", to,
+                             world->rank)
+                   : status;
+    }
+    unsigned char head[HEAD_BYTES];
+    fy_packer     packer = {.bytes = head};
+    fy_pack_u32(&packer, to);
+    fy_pack_u32(&packer, world->rank);
+    fy_pack_u32(&packer, tag);
+    pthread_mutex_lock(&process->lock);
+    fy_control_post(process, fy_control_route(process, to), FY_WIRE_SEND, head, packer.used, bytes,
+                    n_bytes);
+    pthread_mutex_unlock(&process->lock);
+    return fy_failure_get(&process->failure, NULL, error);
+}
+
+typedef struct wanted {
+    fy_process *process;
+    uint32_t    from;
+    uint32_t    tag;
+    fy_letter  *found;
+} wanted;
+
+static bool find_letter(void *context)
+{
+    wanted     *want    = context;
+    fy_process *process = want->process;
+    pthread_mutex_lock(&process->lock);
+    for (fy_letter **at = &process->letters; *at != NULL; at = &(*at)->next) {
+        fy_letter *letter = *at;
+        if (letter->tag == want->tag &&
+            (want->from == FERRY_ANY_RANK || letter->from == want->from)) {
+            *at = letter->next;
+            if (process->letters_end == &letter->next) {
+                process->letters_end = at;
+            }
+            process->letters_bytes -= sizeof *letter + letter->n_bytes;
+            want->found = letter;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&process->lock);
+    return want->found != NULL;
+}
+
+ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint32_t tag, int64_t limit_ns,
+                               const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
+                               ferry_error *error)
+{
+    fy_process  *process = world->impl;
+    wanted       want    = {.process = process, .from = from, .tag = tag};
+    ferry_status status  = fy_world_wait(world, find_letter, NULL, &want, limit_ns, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_free(process->taken);
+    process->taken = want.found;
+    *bytes_out     = want.found->bytes;
+    *n_bytes_out   = want.found->n_bytes;
+    if (from_out != NULL) {
+        *from_out = want.found->from;
+    }
+    return FERRY_OK;
+}

@@ -1,0 +1,381 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "world/process.h"
+
+#include "base/alloc.h"
+#include "base/log.h"
+
+#include <netinet/in.h>
+#include <sodium.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Failure and waking. */
+
+void fy_process_wake(fy_process *process)
+{
+    fy_bell_ring(process->world->bell);
+    /* In this order: the board belongs to the calling thread until the bell is on it. */
+    if (process->world->bell != &process->early_bell && process->board != NULL) {
+        fy_bell_ring(&process->board->bell);
+    }
+}
+
+void fy_process_fail(fy_process *process, ferry_status status, uint32_t rank, const char *format,
+                     ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    bool first = fy_failure_set_v(&process->failure, status, rank, format, arguments);
+    va_end(arguments);
+    if (first) {
+        fy_log(FERRY_LOG_INFO, "the world has failed: %s", process->failure.sentence);
+        fy_process_wake(process);
+        fy_control_poke(process);
+    }
+}
+
+void fy_process_mark_lost(fy_process *process, uint32_t rank)
+{
+    if (process->lost != NULL && rank < process->n_ranks) {
+        atomic_store(&process->lost[rank], 1);
+    }
+}
+
+static void spread_failure(ferry_world *world)
+{
+    fy_process *process = world->impl;
+    uint32_t    rank;
+    if (fy_failure_get(&process->failure, &rank, NULL) != FERRY_ERR_ABORTED &&
+        rank != world->rank) {
+        fy_process_mark_lost(process, rank);
+    }
+    fy_process_wake(process);
+    fy_control_poke(process);
+}
+
+/* Facts about peers of the node. */
+
+static fy_bell *bell_of(ferry_world *world, uint32_t rank)
+{
+    fy_process *process = world->impl;
+    return fy_world_same_node(world, rank) ? &process->board->slots[process->table[rank].claim].bell
+                                           : NULL;
+}
+
+static int32_t pid_of(ferry_world *world, uint32_t rank)
+{
+    fy_process *process = world->impl;
+    return fy_world_same_node(world, rank)
+               ? fy_board_pid(process->board, process->table[rank].claim)
+               : 0;
+}
+
+/* Watching descriptors for engines. */
+
+static ferry_status watch(ferry_world *world, int fd, void (*ready)(void *context), void *context,
+                          ferry_error *error)
+{
+    fy_process *process = world->impl;
+    pthread_mutex_lock(&process->lock);
+    fy_conn *conn = fy_control_add(process, FY_CONN_WATCHED, fd, error);
+    if (conn != NULL) {
+        conn->ready   = ready;
+        conn->context = context;
+    }
+    pthread_mutex_unlock(&process->lock);
+    return conn == NULL ? FERRY_ERR_IO : FERRY_OK;
+}
+
+static void unwatch(ferry_world *world, int fd)
+{
+    fy_process *process = world->impl;
+    pthread_mutex_lock(&process->lock);
+    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        if (conn->kind == FY_CONN_WATCHED && !conn->dead && conn->fd == fd) {
+            fy_control_drop(process, conn);
+            while (process->calling == conn && !pthread_equal(pthread_self(), process->thread)) {
+                pthread_cond_wait(&process->called, &process->lock);
+            }
+            break;
+        }
+    }
+    pthread_mutex_unlock(&process->lock);
+}
+
+/* Making. */
+
+ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, uint32_t epoch,
+                            fy_process **process_out, ferry_error *error)
+{
+    fy_process *process = fy_alloc_zeroed(1, sizeof *process);
+    if (process == NULL) {
+        return fy_fail_no_memory(error, "a world of processes");
+    }
+    process->claim       = meeting->rank;
+    process->n_claims    = meeting->n_ranks;
+    process->epoch       = epoch;
+    process->deadline_ns = settings->deadline_ns;
+    process->join_ns     = settings->join_ns;
+    process->entry_ns    = settings->entry_ns;
+    process->door = process->join_door = -1;
+    process->epoll_fd = process->event_fd = process->board_fd = -1;
+    process->letters_end                                      = &process->letters;
+    memcpy(process->key, meeting->key, FY_KEY_BYTES);
+    pthread_mutex_init(&process->lock, NULL);
+    pthread_cond_init(&process->called, NULL);
+    process->nodes_text = fy_strdup(settings->nodes == NULL ? "" : settings->nodes);
+    ferry_status status = FERRY_OK;
+    if (process->nodes_text == NULL) {
+        status = fy_fail_no_memory(error, "a world of processes");
+    } else if (settings->nodes != NULL && epoch == 0) {
+        status = fy_settings_fake_node(settings->nodes, meeting->rank, meeting->n_ranks,
+                                       &process->fake_node, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_world_new(meeting->rank, meeting->n_ranks, settings, &process->world, error);
+    }
+    if (status != FERRY_OK) {
+        fy_process_free(process);
+        return status;
+    }
+    ferry_world *world = process->world;
+    world->ops         = &fy_process_ops;
+    world->impl        = process;
+    world->epoch       = epoch;
+    world->failure     = &process->failure;
+    world->bell        = &process->early_bell;
+    world->bell_of     = bell_of;
+    world->pid_of      = pid_of;
+    *process_out       = process;
+    return FERRY_OK;
+}
+
+void fy_process_free(fy_process *process)
+{
+    if (process == NULL) {
+        return;
+    }
+    fy_control_stop(process);
+    fy_register_close(process);
+    fy_board_unmap(process->board);
+    if (process->board_fd >= 0) {
+        close(process->board_fd);
+    }
+    if (process->door >= 0) {
+        close(process->door);
+    }
+    if (process->join_door >= 0) {
+        close(process->join_door);
+    }
+    while (process->letters != NULL) {
+        fy_letter *letter = process->letters;
+        process->letters  = letter->next;
+        fy_free(letter);
+    }
+    while (process->parcels != NULL) {
+        fy_parcel *parcel = process->parcels;
+        process->parcels  = parcel->next;
+        close(parcel->fd);
+        fy_free(parcel);
+    }
+    fy_free(process->taken);
+    fy_free(process->gathering.own);
+    fy_free(process->gathering.result);
+    fy_free(process->gathering.lengths);
+    fy_free(process->table_bytes);
+    fy_free(process->table);
+    fy_free(process->rank_at);
+    fy_free(process->node_first);
+    fy_free((void *)process->lost);
+    fy_free(process->nodes_text);
+    pthread_cond_destroy(&process->called);
+    pthread_mutex_destroy(&process->lock);
+    sodium_memzero(process->key, sizeof process->key);
+    fy_free(process);
+}
+
+bool fy_process_is_tabled(void *context)
+{
+    const fy_process *process = context;
+    return atomic_load(&process->tabled);
+}
+
+/* The numbers of the table, into the world. */
+static ferry_status adopt_table(fy_process *process, const uint32_t *claim_members,
+                                ferry_error *error)
+{
+    ferry_world *world = process->world;
+    world->rank        = process->rank;
+    world->n_ranks     = process->n_ranks;
+    uint64_t *ids      = fy_alloc(process->n_ranks, sizeof *ids);
+    process->gathering.lengths =
+        fy_alloc_zeroed(process->n_ranks, sizeof *process->gathering.lengths);
+    if (ids == NULL || process->gathering.lengths == NULL) {
+        fy_free(ids);
+        return fy_fail_no_memory(error, "the ranks of a world");
+    }
+    for (uint32_t r = 0; r < process->n_ranks; r++) {
+        uint32_t claim    = process->table[r].claim;
+        ids[r]            = process->table[r].place.node;
+        world->members[r] = claim_members == NULL ? claim : claim_members[claim];
+    }
+    ferry_status status = fy_world_set_nodes(world, ids, error);
+    fy_free(ids);
+    pthread_mutex_lock(&process->lock);
+    world->bell = &process->board->slots[process->claim].bell;
+    pthread_mutex_unlock(&process->lock);
+    return status;
+}
+
+static void log_complete(const fy_process *process)
+{
+    const ferry_world *world = process->world;
+    fy_log(FERRY_LOG_INFO, "rank %u of %u on node %u of %u, local rank %u of %u, epoch %u",
+           world->rank, world->n_ranks, world->node_of[world->rank], world->n_nodes,
+           world->local_rank, world->n_local_ranks, world->epoch);
+}
+
+ferry_status fy_process_complete(fy_process *process, const uint32_t *claim_members,
+                                 ferry_error *error)
+{
+    /* The root, and whoever notices that it is gone, ends this wait: it needs no limit. */
+    ferry_status status =
+        fy_world_wait(process->world, fy_process_is_tabled, NULL, process, -1, error);
+    if (status == FERRY_OK) {
+        status = adopt_table(process, claim_members, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_collect_joined(process->world, error);
+    }
+    if (status == FERRY_OK) {
+        log_complete(process);
+    }
+    return status;
+}
+
+/* "127.0.0.1:41000", or several, all of this machine alone. */
+static bool all_loopback(const char *addresses)
+{
+    for (const char *at = addresses; at != NULL && *at != '\0'; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, "127.", 4) != 0 && strncmp(at, "[::1]", 5) != 0) {
+            return false;
+        }
+    }
+    return addresses[0] != '\0';
+}
+
+static bool listens_on_loopback(int fd)
+{
+    struct sockaddr_storage address;
+    socklen_t               length = sizeof address;
+    if (fd < 0 || getsockname(fd, (struct sockaddr *)&address, &length) != 0) {
+        return false;
+    }
+    if (address.ss_family == AF_INET) {
+        const struct sockaddr_in *ip4 = (const void *)&address;
+        return ntohl(ip4->sin_addr.s_addr) >> 24 == 127;
+    }
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)&address)->sin6_addr);
+}
+
+/*
+ * This rank's own door, for as long as the world lives. The one that the meeting opened on the root
+ * is for joining only, so that its port is free for the next world.
+ */
+static ferry_status open_door(fy_process *process, fy_meeting *meeting, bool root,
+                              ferry_error *error)
+{
+    const char *host = process->world->settings.host;
+    bool        loopback =
+        root ? listens_on_loopback(meeting->listener) : all_loopback(meeting->addresses);
+    const char  *where  = loopback ? "127.0.0.1" : NULL;
+    ferry_status status = fy_listen(where, 0, &process->door, &process->port, error);
+    if (status == FERRY_OK && (root || host != NULL)) {
+        status =
+            fy_own_addresses(host == NULL ? where : host, process->port, process->addresses, error);
+    }
+    process->join_door = meeting->listener;
+    meeting->listener  = -1;
+    /* What is accepted inherits it: then closed connections do not keep the port from the next
+     * world. */
+    setsockopt(process->join_door, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
+    return status;
+}
+
+static ferry_status join(fy_process *process, fy_meeting *meeting, ferry_error *error)
+{
+    bool         root   = meeting->rank == 0;
+    ferry_status status = open_door(process, meeting, root, error);
+    if (status == FERRY_OK && root) {
+        randombytes_buf(process->world_id, sizeof process->world_id);
+        status = fy_register_open(process, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_control_start(process, error);
+    }
+    if (status == FERRY_OK) {
+        status = root ? fy_join_root(process, error)
+                      : fy_join_member(process, meeting->addresses, process->key, process->join_ns,
+                                       error);
+    }
+    return status == FERRY_OK ? fy_process_complete(process, NULL, error) : status;
+}
+
+/* A world that never was: tells those who wait for this rank, and is gone. */
+void fy_process_abandon(fy_process *process, ferry_status status, const ferry_error *reason)
+{
+    fy_process_fail(process, status, process->claim, "%s", reason->message);
+    ferry_world *world = process->world;
+    fy_process_free(process);
+    fy_world_free(world);
+}
+
+ferry_status fy_world_create_processes(fy_meeting *meeting, fy_settings *settings,
+                                       ferry_world **world_out, ferry_error *error)
+{
+    ferry_error text    = {""};
+    fy_process *process = NULL;
+    if (sodium_init() < 0) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "libsodium finds no source of randomness");
+    }
+    ferry_status status = fy_process_new(meeting, settings, 0, &process, error);
+    if (status != FERRY_OK) {
+        goto out;
+    }
+    status = join(process, meeting, &text);
+    if (status != FERRY_OK) {
+        fy_process_abandon(process, status, &text);
+        status = fy_fail(error, status, "%s", text.message);
+        goto out;
+    }
+    *world_out = process->world;
+out:
+    fy_meeting_cleanup(meeting);
+    fy_settings_cleanup(settings);
+    return status;
+}
+
+static void close_world(ferry_world *world)
+{
+    fy_process *process = world->impl;
+    fy_leave_world(process);
+    fy_process_free(process);
+}
+
+const fy_world_ops fy_process_ops = {
+    .barrier        = fy_collect_barrier,
+    .gather         = fy_collect_gather,
+    .send           = fy_letter_send,
+    .receive        = fy_letter_receive,
+    .suspect        = fy_node_suspect,
+    .spread_failure = spread_failure,
+    .shrink         = fy_shrink_world,
+    .share_fd       = fy_node_share,
+    .watch          = watch,
+    .unwatch        = unwatch,
+    .close          = close_world,
+};

@@ -1,0 +1,332 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_WORLD_PROCESS_H
+#define FY_WORLD_PROCESS_H
+
+#include "base/status.h"
+#include "world/board.h"
+#include "world/line.h"
+#include "world/link.h"
+#include "world/meeting.h"
+#include "world/tree.h"
+#include "world/wire.h"
+#include "world/world.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * A world of processes, as one of them sees it: control links to its neighbours in the tree, the
+ * board of its node, and one thread that serves them, so that deaths are noticed, messages passed
+ * on and descriptors handed out while the caller computes.
+ *
+ * Everything in fy_process is guarded by its lock, but for what is atomic, what is set before the
+ * thread starts, and what the calling thread alone uses (said so). The control thread holds the
+ * lock except while it waits; the calling thread takes it for a moment at a time, and posts
+ * messages itself, so that no hand-over stands between a call and the wire.
+ *
+ * A claim is what a rank calls itself while a world is made: its rank, or in a shrinking world its
+ * rank in the old one. Ranks are given with the table.
+ */
+typedef struct fy_process fy_process;
+
+/* What a connection of the control thread is. */
+typedef enum fy_conn_kind {
+    FY_CONN_EVENT,  /* pokes from the calling thread */
+    FY_CONN_DOOR,   /* listens for links */
+    FY_CONN_LINK,   /* a link; its role says more */
+    FY_CONN_PORCH,  /* listens for guests of the line: only on the host of a node */
+    FY_CONN_GUEST,  /* a guest of the line */
+    FY_CONN_LINE,   /* this rank's own line to the host */
+    FY_CONN_DEATH,  /* a pidfd: readable when the process has ended */
+    FY_CONN_WATCHED /* somebody else's descriptor */
+} fy_conn_kind;
+
+typedef enum fy_role {
+    FY_ROLE_NEW,    /* has not said what it wants; perhaps a stranger */
+    FY_ROLE_JOINER, /* joins, at the root */
+    FY_ROLE_PARKED, /* wants to join the successor of this world, which is not there yet */
+    FY_ROLE_CHILD,
+    FY_ROLE_PARENT
+} fy_role;
+
+/* A child's part of a collective. */
+typedef struct fy_part {
+    uint64_t       number; /* 0: nothing has come yet */
+    uint32_t       kind;
+    uint32_t       root;
+    uint64_t       total; /* bytes that will come */
+    unsigned char *bytes;
+    size_t         used;
+    size_t         capacity;
+} fy_part;
+
+typedef struct fy_conn {
+    struct fy_conn *next;
+    fy_conn_kind    kind;
+    fy_role         role;
+    bool            dead; /* is freed when the control thread has done its round */
+    int             fd;
+    uint32_t        interest; /* what epoll was told */
+    fy_link        *link;
+    uint32_t        claim;
+    uint32_t        rank;      /* FERRY_ANY_RANK before the table */
+    bool            joined;    /* a joiner has said JOIN; a door is for joining only */
+    bool            left;      /* a child whose subtree leaves */
+    int64_t         doomed_ns; /* when its end counts as a death: see fy_node_doom */
+    int64_t         since_ns;
+    fy_part         part;
+    fy_line_guest   guest;
+    void (*ready)(void *context);
+    void *context;
+} fy_conn;
+
+/* Who is where: one for each rank, in order of ranks. */
+typedef struct fy_member {
+    uint32_t    claim;
+    fy_place    place;
+    const char *addresses; /* in the table's bytes, not zero ended */
+    uint32_t    n_address;
+} fy_member;
+
+/* What the root knows of those that join. */
+typedef struct fy_register fy_register;
+
+/* A message that waits to be received. */
+typedef struct fy_letter {
+    struct fy_letter *next;
+    uint32_t          from;
+    uint32_t          tag;
+    size_t            n_bytes;
+    unsigned char     bytes[];
+} fy_letter;
+
+/* A descriptor that came by the line and is not yet asked for. */
+typedef struct fy_parcel {
+    struct fy_parcel *next;
+    uint64_t          tag;
+    int               fd;
+} fy_parcel;
+
+/* The collective that the calling thread is in, or was in last. */
+typedef struct fy_gathering {
+    uint64_t         number; /* counts all collectives of this world, barriers included */
+    uint32_t         kind;
+    uint32_t         root;
+    bool             open; /* entered and not yet done */
+    bool             sent; /* this subtree's part has gone up */
+    unsigned char   *own;  /* the records of this rank and its children */
+    size_t           own_used;
+    size_t           own_capacity;
+    unsigned char   *result;
+    size_t           result_used;
+    size_t           result_capacity;
+    uint64_t         result_total;
+    _Atomic uint64_t done; /* the number of the last that is done */
+    size_t          *lengths;
+} fy_gathering;
+
+struct fy_process {
+    ferry_world  *world;
+    fy_failure    failure;
+    fy_bell       early_bell; /* slept on until the board is there */
+    unsigned char key[FY_KEY_BYTES];
+    unsigned char world_id[16];
+    uint32_t      claim;
+    uint32_t      n_claims;
+    uint32_t      root_claim;
+    uint32_t      epoch;
+    uint32_t      fake_node;
+    int64_t       deadline_ns;
+    int64_t       join_ns;
+    int64_t       entry_ns;
+    char          addresses[FY_ADDRESSES_BYTES]; /* of this rank's door */
+    char         *nodes_text;                    /* "" for real nodes */
+    int           door;
+    int           join_door; /* on the root, until all have joined */
+    uint16_t      port;
+
+    pthread_mutex_t lock;
+    pthread_t       thread;
+    bool            thread_runs;
+    _Atomic bool    stop;
+    int             epoll_fd;
+    int             event_fd;
+    fy_conn        *conns;
+    fy_conn        *calling; /* whose watcher runs right now, without the lock */
+    pthread_cond_t  called;
+    size_t          n_new;      /* connections that may be strangers' */
+    uint32_t        n_denied;   /* connections that did not prove the key */
+    int64_t         ticked_ns;  /* when the control thread was last awake */
+    int64_t         forgive_ns; /* silence before this moment was our own sleep */
+    int64_t         beaten_ns;
+    bool            flooded;    /* the failure has been told to the neighbours */
+    uint32_t        suspect;    /* whom an engine has lost: see fy_node_tick */
+    int64_t         suspect_ns; /* when that counts; 0: nobody */
+    char            suspect_text[FERRY_ERROR_BYTES];
+    bool            hurries; /* somebody is doomed or suspect: the loop looks again soon */
+
+    /* The node. */
+    fy_board  *board;
+    int        board_fd; /* of the host */
+    fy_conn   *line;     /* to the host; NULL on the host itself */
+    bool       host;
+    fy_parcel *parcels;
+    uint64_t   n_shared; /* the calling thread's count of shared descriptors */
+
+    /* The tree. */
+    fy_conn       *parent;
+    fy_register   *registry; /* on the root, until all have joined */
+    unsigned char *table_bytes;
+    size_t         table_used;
+    size_t         table_total;
+    fy_member     *table;
+    uint32_t      *rank_at;    /* ranks in order of places */
+    uint32_t      *node_first; /* by node: its first entry of rank_at; one more at the end */
+    uint32_t       n_nodes;
+    uint32_t       rank;
+    uint32_t       n_ranks;
+    uint32_t       n_children; /* that the table says; they may not have attached yet */
+    int64_t        table_ns;   /* when the table came */
+    _Atomic bool   tabled;
+    bool           attached; /* all children */
+
+    fy_gathering gathering;
+    fy_letter   *letters;
+    fy_letter  **letters_end;
+    size_t       letters_bytes;
+    fy_letter   *taken;    /* the calling thread's: the last that was received */
+    uint64_t     barriers; /* the calling thread's: how many it has entered */
+    bool         looked;   /* the calling thread's: has asked what the others do in this barrier */
+
+    bool         leaving;
+    bool         leave_sent;
+    _Atomic bool all_left;
+
+    _Atomic unsigned char *lost;      /* by rank: known to be dead, stopped or gone */
+    fy_process            *successor; /* takes parked joiners */
+    bool                   shrunk;    /* the successor is complete: whoever comes now is too late */
+    fy_process            *predecessor;
+};
+
+/* process.c */
+void fy_process_wake(fy_process *process); /* all that wait in this process, and on its node */
+/* Sets the failure and has the control thread tell the neighbours. Callable with or without lock.
+ */
+void fy_process_fail(fy_process *process, ferry_status status, uint32_t rank, const char *format,
+                     ...) __attribute__((format(printf, 4, 5)));
+void fy_process_mark_lost(fy_process *process, uint32_t rank);
+extern const fy_world_ops fy_process_ops;
+
+/* control.c: all but start and stop under the lock. */
+ferry_status fy_control_start(fy_process *process, ferry_error *error);
+void         fy_control_stop(fy_process *process);
+void         fy_control_poke(fy_process *process); /* without the lock, too */
+fy_conn     *fy_control_add(fy_process *process, fy_conn_kind kind, int fd, ferry_error *error);
+/* Takes the link over, also on failure. */
+fy_conn *fy_control_add_link(fy_process *process, fy_link *link, fy_role role, uint32_t claim,
+                             ferry_error *error);
+/* Takes the link out of a connection, which is dropped. */
+fy_link *fy_control_release(fy_process *process, fy_conn *conn);
+void     fy_control_drop(fy_process *process, fy_conn *conn);
+/* Stops listening to what a connection says. */
+void fy_control_mute(fy_process *process, fy_conn *conn);
+/* A link that fails here is noticed by the control thread. */
+void fy_control_post(fy_process *process, fy_conn *conn, fy_wire_type type, const void *head,
+                     size_t head_bytes, const void *body, size_t body_bytes);
+/* The link to the neighbour on the way to a rank; NULL if it is not (or no longer) there. */
+fy_conn *fy_control_route(fy_process *process, uint32_t rank);
+uint32_t fy_process_rank_at(const fy_process *process, fy_place place); /* UINT32_MAX: nobody */
+
+/* Handlers of messages, under the lock. False: the message makes no sense. */
+bool fy_join_knock(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_join_join(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_join_attach(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_join_attached(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_join_table(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_collect_up(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_collect_down(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_collect_query(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_collect_missing(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_leave_done(fy_process *process, fy_conn *conn, fy_reader *reader);
+
+/* Ranks and children by the table. */
+uint32_t fy_process_rank_of(const fy_process *process, uint32_t claim); /* or FERRY_ANY_RANK */
+uint32_t fy_process_missing_child(const fy_process *process);
+/* The table as far as it has come, to a child; and all of it, once it is there. */
+void fy_join_send_table(fy_process *process, fy_conn *conn);
+bool fy_join_read_table(fy_process *process);
+
+/* register.c: the root's side of joining. */
+ferry_status fy_register_open(fy_process *process, ferry_error *error);
+void         fy_register_close(fy_process *process);
+/* The root's own entry, from the calling thread: then others may come. */
+ferry_status fy_register_enter(fy_process *process, ferry_error *error);
+/* The first claim from this one on that has not joined and is not known to be lost. With the lock.
+ */
+uint32_t fy_register_missing(const fy_process *process, uint32_t from);
+/* Nobody came for a join limit: fails the world, or (shrinking) goes on without. */
+void fy_register_tick(fy_process *process, int64_t now_ns);
+/* Children that the table promises and that have not come. */
+void fy_join_tick(fy_process *process, int64_t now_ns);
+/* A joiner whose link broke. */
+void fy_register_lost(fy_process *process, fy_conn *conn, const char *why);
+
+/* join.c: the calling thread's side. */
+ferry_status fy_join_root(fy_process *process, ferry_error *error);
+ferry_status fy_join_member(fy_process *process, const char *addresses,
+                            const unsigned char key[FY_KEY_BYTES], int64_t connect_ns,
+                            ferry_error *error);
+
+/* node.c */
+/*
+ * A rank of this node has closed its line or ended. It may be an orderly end of which the news is
+ * still on its way through the tree, so it counts as a death only after a moment.
+ */
+void fy_node_doom(fy_process *process, fy_conn *conn);
+void fy_node_suspect(ferry_world *world, uint32_t rank, const char *sentence);
+void fy_node_tick(fy_process *process, int64_t now_ns);
+/* Watches the process at the other end of a line. */
+void         fy_node_watch_life(fy_process *process, int line, uint32_t claim);
+ferry_status fy_node_enter(fy_process *process, ferry_error *error);
+void         fy_node_guest(fy_process *process, fy_conn *conn);
+void         fy_node_line(fy_process *process, fy_conn *conn);
+void         fy_node_porch(fy_process *process);
+ferry_status fy_node_share(ferry_world *world, int fd, int *fd_out, ferry_error *error);
+
+/* collect.c, messages.c, leave.c: operations of the calling thread. */
+ferry_status fy_collect_barrier(ferry_world *world, ferry_error *error);
+ferry_status fy_collect_gather(ferry_world *world, fy_collective kind, uint32_t root,
+                               const void *bytes, size_t n_bytes, const void **all_out,
+                               const size_t **lengths_out, ferry_error *error);
+/* All of the tree, heads or not: the last step of making a world. */
+ferry_status fy_collect_joined(ferry_world *world, ferry_error *error);
+ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
+                            size_t n_bytes, ferry_error *error);
+ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint32_t tag, int64_t limit_ns,
+                               const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
+                               ferry_error *error);
+void         fy_leave_world(fy_process *process);
+
+/* shrink.c */
+void fy_shrink_hand_over(
+    fy_process *process); /* parked joiners, to the successor if there is one */
+ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
+                             ferry_error *error);
+
+/* process.c: what process.c and shrink.c share. */
+ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, uint32_t epoch,
+                            fy_process **process_out, ferry_error *error);
+/* The table has come: gives the world its numbers, waits for all, and hands it out. */
+ferry_status fy_process_complete(fy_process *process, const uint32_t *claim_members,
+                                 ferry_error *error);
+void         fy_process_free(fy_process *process);
+bool         fy_process_is_tabled(void *process);
+/* Ends a world that was not completed: those who wait for this rank learn why. */
+void fy_process_abandon(fy_process *process, ferry_status status, const ferry_error *reason);
+
+#endif

@@ -1,0 +1,259 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A smaller world of those that still live. The lowest rank that is not known to be lost is the new
+ * root; the others knock at the door of its old world, which hands them over. Claims are ranks of
+ * the old world.
+ */
+#include "base/alloc.h"
+#include "world/process.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Those who come when the smaller world is complete. */
+static void send_away(fy_process *old)
+{
+    unsigned char head[128];
+    fy_packer     packer = {.bytes = head};
+    fy_pack_u32(&packer, FERRY_ERR_ABORTED);
+    fy_pack_u32(&packer, old->rank);
+    fy_pack_text(&packer, "the others have gone on without this rank");
+    for (fy_conn *conn = old->conns; conn != NULL; conn = conn->next) {
+        if (!conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_PARKED) {
+            fy_control_post(old, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
+        }
+    }
+}
+
+/* Links of the old world's door, to the new one's control thread. Under the old lock. */
+void fy_shrink_hand_over(fy_process *old)
+{
+    fy_process *successor = old->successor;
+    if (successor == NULL) {
+        if (old->shrunk) {
+            send_away(old);
+        }
+        return;
+    }
+    for (fy_conn *conn = old->conns; conn != NULL; conn = conn->next) {
+        if (conn->dead || conn->kind != FY_CONN_LINK || conn->role != FY_ROLE_PARKED) {
+            continue;
+        }
+        fy_link *link = fy_control_release(old, conn);
+        pthread_mutex_lock(&successor->lock);
+        fy_conn *moved = fy_control_add_link(successor, link, FY_ROLE_NEW, FERRY_ANY_RANK, NULL);
+        if (moved != NULL) {
+            unsigned char knock[8];
+            fy_packer     packer = {.bytes = knock};
+            fy_pack_u32(&packer, successor->epoch);
+            fy_pack_u32(&packer, conn->claim);
+            fy_reader reader = fy_reader_of(knock, packer.used);
+            fy_join_knock(successor, moved, &reader);
+        }
+        pthread_mutex_unlock(&successor->lock);
+        fy_control_poke(successor);
+    }
+}
+
+static void derive_key(const fy_process *old, unsigned char key[FY_KEY_BYTES])
+{
+    unsigned char number[4] = {
+        (unsigned char)(old->epoch + 1), (unsigned char)((old->epoch + 1) >> 8),
+        (unsigned char)((old->epoch + 1) >> 16), (unsigned char)((old->epoch + 1) >> 24)};
+    crypto_generichash(key, FY_KEY_BYTES, number, sizeof number, old->key, FY_KEY_BYTES);
+}
+
+/* The new world as far as it needs nobody else; its control thread runs. */
+static ferry_status begin(fy_process *old, uint32_t root, fy_process **process_out,
+                          ferry_error *error)
+{
+    fy_settings settings;
+    fy_meeting  meeting = FY_MEETING_INIT;
+    fy_process *process = NULL;
+    meeting.rank        = old->rank;
+    meeting.n_ranks     = old->n_ranks;
+    derive_key(old, meeting.key);
+    ferry_status status = fy_settings_copy(&old->world->settings, &settings, error);
+    if (status == FERRY_OK) {
+        status = fy_process_new(&meeting, &settings, old->epoch + 1, &process, error);
+        fy_settings_cleanup(&settings);
+    }
+    if (status != FERRY_OK) {
+        goto out;
+    }
+    process->predecessor = old;
+    process->root_claim  = root;
+    process->fake_node   = old->fake_node;
+    const char *host     = process->world->settings.host;
+    status               = fy_listen(NULL, 0, &process->door, &process->port, error);
+    if (status == FERRY_OK && (root == old->rank || host != NULL)) {
+        status = fy_own_addresses(host, process->port, process->addresses, error);
+    }
+    if (status == FERRY_OK && root == old->rank) {
+        randombytes_buf(process->world_id, sizeof process->world_id);
+        status = fy_register_open(process, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_control_start(process, error);
+    }
+out:
+    fy_meeting_cleanup(&meeting);
+    if (status != FERRY_OK && process != NULL) {
+        ferry_world *world = process->world;
+        fy_process_free(process);
+        fy_world_free(world);
+        return status;
+    }
+    *process_out = process;
+    return status;
+}
+
+static void set_successor(fy_process *old, fy_process *successor, bool shrunk)
+{
+    pthread_mutex_lock(&old->lock);
+    old->successor = successor;
+    old->shrunk    = shrunk;
+    fy_shrink_hand_over(old);
+    pthread_mutex_unlock(&old->lock);
+}
+
+/* A door that stood open in the old world and does not answer: nobody is behind it. */
+static int64_t patience_ns(const fy_process *old)
+{
+    int64_t patience = old->deadline_ns / 5;
+    return patience < 50 * 1000 * 1000 ? 50 * 1000 * 1000 : patience;
+}
+
+static void address_of(const fy_process *old, uint32_t rank, char text[FY_ADDRESSES_BYTES])
+{
+    const fy_member *member = &old->table[rank];
+    snprintf(text, FY_ADDRESSES_BYTES, "%.*s", (int)member->n_address, member->addresses);
+}
+
+/* Whether somebody is still behind the door of a rank's old world. */
+static bool answers(const fy_process *old, uint32_t rank)
+{
+    char     addresses[FY_ADDRESSES_BYTES];
+    fy_link *link;
+    address_of(old, rank, addresses);
+    if (fy_link_open(addresses, old->key, patience_ns(old), NULL, NULL, &link, NULL) != FERRY_OK) {
+        return false;
+    }
+    fy_link_destroy(link);
+    return true;
+}
+
+static uint32_t next_missing(fy_process *process, uint32_t from)
+{
+    pthread_mutex_lock(&process->lock);
+    uint32_t missing = fy_register_missing(process, from);
+    pthread_mutex_unlock(&process->lock);
+    return missing;
+}
+
+/*
+ * At the root: who has not come may be slow or dead. A knock at every door finds the dead, so that
+ * nobody waits a join limit for them.
+ */
+static ferry_status find_dead(fy_process *old, fy_process *process, ferry_error *error)
+{
+    for (;;) {
+        ferry_status status = fy_world_wait(process->world, fy_process_is_tabled, NULL, process,
+                                            patience_ns(old) / 2, error);
+        if (status != FERRY_ERR_TIMEOUT || fy_failed(&process->failure)) {
+            return status;
+        }
+        uint32_t rank = next_missing(process, 0);
+        for (; rank != FERRY_ANY_RANK; rank = next_missing(process, rank + 1)) {
+            if (!answers(old, rank)) {
+                fy_process_mark_lost(old, rank);
+            }
+        }
+    }
+}
+
+static ferry_status attempt(fy_process *old, uint32_t root, fy_process **process_out,
+                            ferry_error *error)
+{
+    ferry_error  text;
+    fy_process  *process = NULL;
+    ferry_status status  = begin(old, root, &process, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (root == old->rank) {
+        set_successor(old, process, false);
+        status = fy_join_root(process, &text);
+        if (status == FERRY_OK) {
+            status = find_dead(old, process, &text);
+        }
+    } else {
+        char addresses[FY_ADDRESSES_BYTES];
+        address_of(old, root, addresses);
+        status = fy_join_member(process, addresses, old->key, patience_ns(old), &text);
+    }
+    if (status == FERRY_OK) {
+        status = fy_process_complete(process, old->world->members, &text);
+    }
+    set_successor(old, NULL, status == FERRY_OK);
+    pthread_mutex_lock(&process->lock);
+    process->predecessor = NULL;
+    pthread_mutex_unlock(&process->lock);
+    if (status != FERRY_OK) {
+        fy_process_abandon(process, status, &text);
+        return fy_fail(error, status, "%s", text.message);
+    }
+    *process_out = process;
+    return FERRY_OK;
+}
+
+static ferry_status check_size(fy_process *process, uint32_t min_ranks, ferry_error *error)
+{
+    if (process->n_ranks >= min_ranks) {
+        return FERRY_OK;
+    }
+    uint32_t n_ranks = process->n_ranks;
+    ferry_world_destroy(process->world);
+    return fy_fail(error, FERRY_ERR_PEER_LOST,
+                   "only %u ranks came to the smaller world; at least %u are wanted", n_ranks,
+                   min_ranks);
+}
+
+ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
+                             ferry_error *error)
+{
+    fy_process  *old = world->impl;
+    ferry_error  text;
+    ferry_status status = FERRY_ERR_PEER_LOST;
+    if (atomic_load(&old->lost[old->rank]) != 0) {
+        return fy_fail(error, FERRY_ERR_PEER_LOST,
+                       "rank %u was itself counted as lost: the others go on without it",
+                       old->rank);
+    }
+    int64_t until = fy_now_ns() + old->join_ns;
+    for (uint32_t root = 0; root <= old->rank;) {
+        fy_process *process = NULL;
+        if (root != old->rank && atomic_load(&old->lost[root]) != 0) {
+            root++;
+            continue;
+        }
+        status = attempt(old, root, &process, &text);
+        if (status == FERRY_OK) {
+            status     = check_size(process, min_ranks, error);
+            *world_out = status == FERRY_OK ? process->world : *world_out;
+            return status;
+        }
+        /*
+         * A root that does not come is ruled out. Where it still answers somebody else was lost
+         * meanwhile, and all meet there again: another root would make a second world.
+         */
+        bool again = status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_TIMEOUT;
+        if (root != old->rank && (again || status == FERRY_ERR_IO) && !answers(old, root)) {
+            fy_process_mark_lost(old, root);
+        } else if (!again || fy_now_ns() >= until) {
+            break;
+        }
+    }
+    return fy_fail(error, status, "no smaller world could be made: %s", text.message);
+}

@@ -1,0 +1,193 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "world/threads.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What may wait for one rank, with 32 bytes for each message: senders never wait, so they end. */
+enum { MOST_QUEUED_BYTES = 64 << 20 };
+
+void fy_mailbox_init(fy_mailbox *mail)
+{
+    pthread_mutex_init(&mail->lock, NULL);
+}
+
+void fy_mailbox_cleanup(fy_mailbox *mail)
+{
+    while (mail->first != NULL) {
+        fy_letter *next = mail->first->next;
+        fy_free(mail->first);
+        mail->first = next;
+    }
+    pthread_mutex_destroy(&mail->lock);
+}
+
+static uint64_t letter_bytes(const fy_letter *letter)
+{
+    return sizeof *letter + letter->n_bytes;
+}
+
+/* False if there is no room. */
+static bool append(fy_mailbox *mail, fy_letter *letter)
+{
+    pthread_mutex_lock(&mail->lock);
+    bool fits = mail->queued_bytes + letter_bytes(letter) <= MOST_QUEUED_BYTES;
+    if (fits) {
+        if (mail->first == NULL) {
+            mail->first = letter;
+        } else {
+            mail->last->next = letter;
+        }
+        mail->last = letter;
+        mail->queued_bytes += letter_bytes(letter);
+    }
+    pthread_mutex_unlock(&mail->lock);
+    return fits;
+}
+
+ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
+                             size_t n_bytes, ferry_error *error)
+{
+    fy_thread *receiver = &fy_threads_of(world)->ranks[to];
+    if (atomic_load(&receiver->left)) {
+        fy_world_fail(world, FERRY_ERR_PEER_LOST, to,
+                      "rank %u has left the world, and rank %u sends it a message", to,
+                      world->rank);
+        return fy_failure_get(world->failure, NULL, error);
+    }
+    fy_letter *letter = fy_alloc(1, sizeof *letter + n_bytes);
+    if (letter == NULL) {
+        return fy_fail_no_memory(error, "a message");
+    }
+    *letter = (fy_letter){.from = world->rank, .tag = tag, .n_bytes = n_bytes};
+    if (n_bytes > 0) {
+        memcpy(letter->bytes, bytes, n_bytes);
+    }
+    if (!append(&receiver->mail, letter)) {
+        fy_free(letter);
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "messages of %d bytes wait for rank %u, which must receive them first",
+                       (int)MOST_QUEUED_BYTES, to);
+    }
+    atomic_fetch_add(&receiver->mail.posted, 1);
+    fy_bell_ring(&receiver->bell);
+    return FERRY_OK;
+}
+
+/* Unlinks the first letter of this sender and tag; NULL if there is none. */
+static fy_letter *take(fy_mailbox *mail, uint32_t from, uint32_t tag)
+{
+    fy_letter *before = NULL;
+    pthread_mutex_lock(&mail->lock);
+    fy_letter *letter = mail->first;
+    while (letter != NULL &&
+           (letter->tag != tag || (from != FERRY_ANY_RANK && letter->from != from))) {
+        before = letter;
+        letter = letter->next;
+    }
+    if (letter != NULL) {
+        if (before == NULL) {
+            mail->first = letter->next;
+        } else {
+            before->next = letter->next;
+        }
+        mail->last = mail->last == letter ? before : mail->last;
+        mail->queued_bytes -= letter_bytes(letter);
+    }
+    pthread_mutex_unlock(&mail->lock);
+    return letter;
+}
+
+typedef struct awaited_letter {
+    ferry_world *world;
+    uint32_t     from;
+    uint32_t     tag;
+    uint64_t     looked_at; /* letters that had come at the last look */
+    fy_letter   *letter;
+    bool         nobody_left; /* who could still send it */
+} awaited_letter;
+
+/* Whether those that may send have left. Itself a rank never waits for: see receive. */
+static bool senders_have_left(const awaited_letter *expected)
+{
+    fy_threads *all = fy_threads_of(expected->world);
+    if (expected->from != FERRY_ANY_RANK) {
+        return atomic_load(&all->ranks[expected->from].left);
+    }
+    return all->n_ranks > 1 && atomic_load(&all->n_left) == all->n_ranks - 1;
+}
+
+static bool is_there(void *context)
+{
+    awaited_letter *expected = context;
+    fy_mailbox     *mail     = &fy_threads_of(expected->world)->ranks[expected->world->rank].mail;
+    /* In this order: what a rank sent before it left is in the box by then. */
+    bool     gone   = senders_have_left(expected);
+    uint64_t posted = atomic_load(&mail->posted);
+    if (posted == expected->looked_at && !gone) {
+        return false;
+    }
+    expected->looked_at   = posted;
+    expected->letter      = take(mail, expected->from, expected->tag);
+    expected->nobody_left = gone && expected->letter == NULL;
+    return expected->letter != NULL || gone;
+}
+
+static ferry_status not_there(ferry_world *world, const awaited_letter *expected, int64_t limit_ns,
+                              ferry_error *error)
+{
+    char who[32] = "any rank";
+    if (expected->from != FERRY_ANY_RANK) {
+        snprintf(who, sizeof who, "rank %u", expected->from);
+    }
+    if (!expected->nobody_left || limit_ns == 0) {
+        return fy_fail(error, FERRY_ERR_TIMEOUT, "no message with tag %u from %s within %g s",
+                       expected->tag, who, (double)limit_ns / 1e9);
+    }
+    if (expected->from != FERRY_ANY_RANK) {
+        fy_world_fail(world, FERRY_ERR_PEER_LOST, expected->from,
+                      "rank %u has left the world, and rank %u waits for a message from it",
+                      expected->from, world->rank);
+    } else {
+        fy_world_fail(world, FERRY_ERR_PEER_LOST, FERRY_ANY_RANK,
+                      "all others have left the world, and rank %u waits for a message",
+                      world->rank);
+    }
+    return fy_failure_get(world->failure, NULL, error);
+}
+
+ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint32_t tag, int64_t limit_ns,
+                                const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
+                                ferry_error *error)
+{
+    fy_thread_world *own      = world->impl;
+    awaited_letter   expected = {.world = world, .from = from, .tag = tag, .looked_at = UINT64_MAX};
+    bool             only_itself = from == world->rank || world->n_ranks == 1;
+
+    ferry_status status =
+        fy_world_wait(world, is_there, NULL, &expected, only_itself ? 0 : limit_ns, error);
+    if (status == FERRY_ERR_TIMEOUT && only_itself && limit_ns != 0) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "rank %u waits for a message with tag %u from itself, which it has not sent",
+                       world->rank, tag);
+    }
+    bool too_late = status == FERRY_ERR_TIMEOUT && !fy_failed(world->failure);
+    if (too_late || (status == FERRY_OK && expected.letter == NULL)) {
+        status = not_there(world, &expected, limit_ns, error);
+    } else if (status == FERRY_ERR_TIMEOUT) {
+        status = fy_failure_get(world->failure, NULL, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_free(own->held);
+    own->held    = expected.letter;
+    *bytes_out   = own->held->bytes;
+    *n_bytes_out = own->held->n_bytes;
+    if (from_out != NULL) {
+        *from_out = own->held->from;
+    }
+    return FERRY_OK;
+}

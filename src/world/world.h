@@ -1,0 +1,151 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_WORLD_WORLD_H
+#define FY_WORLD_WORLD_H
+
+#include "base/status.h"
+#include "world/bell.h"
+#include "world/failure.h"
+#include "world/settings.h"
+
+#include <ferry/world.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * What every world has in common, whether its ranks are threads (threads.c) or processes
+ * (process.c): numbers, topology, failure, and the table of what differs.
+ */
+
+/* The collectives, by which ranks notice that they call different ones. */
+typedef enum fy_collective {
+    FY_BARRIER    = 1,
+    FY_ALL_GATHER = 2,
+    FY_BROADCAST  = 3,
+} fy_collective;
+
+/* "barrier", "all-gather", "broadcast from rank 2": for sentences. */
+enum { FY_COLLECTIVE_TEXT_BYTES = 48 };
+void fy_collective_format(uint32_t kind, uint32_t root, char text[FY_COLLECTIVE_TEXT_BYTES]);
+
+typedef struct fy_world_ops {
+    ferry_status (*barrier)(ferry_world *world, ferry_error *error);
+    /*
+     * Everybody's bytes in order of ranks, and n_ranks lengths; for FY_BROADCAST only root's rank
+     * has any. Valid until the next collective.
+     */
+    ferry_status (*gather)(ferry_world *world, fy_collective kind, uint32_t root, const void *bytes,
+                           size_t n_bytes, const void **all_out, const size_t **lengths_out,
+                           ferry_error *error);
+    ferry_status (*send)(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
+                         size_t n_bytes, ferry_error *error);
+    /* limit_ns: 0 looks, negative has no limit. */
+    ferry_status (*receive)(ferry_world *world, uint32_t from, uint32_t tag, int64_t limit_ns,
+                            const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
+                            ferry_error *error);
+    /*
+     * An engine has lost a rank. It may be the orderly end of a world that has failed or ends, of
+     * which the news is on its way: only if none comes within a moment the world fails with this
+     * sentence. (optional: it fails at once)
+     */
+    void (*suspect)(ferry_world *world, uint32_t rank, const char *sentence);
+    /* Tells the other ranks of world->failure, which was just set here, and wakes all that wait. */
+    void (*spread_failure)(ferry_world *world);
+    ferry_status (*shrink)(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
+                           ferry_error *error);
+    /*
+     * Collective among the ranks of a node: the fd that its lowest rank gives, as a descriptor of
+     * each one's own. (optional: threads have one table of descriptors)
+     */
+    ferry_status (*share_fd)(ferry_world *world, int fd, int *fd_out, ferry_error *error);
+    /* Calls ready(context) on a thread of the world's own when fd is readable. (optional) */
+    ferry_status (*watch)(ferry_world *world, int fd, void (*ready)(void *context), void *context,
+                          ferry_error *error);
+    /* After this returns ready is not running and never runs again. */
+    void (*unwatch)(ferry_world *world, int fd);
+    /* Leaves, ends threads, frees impl. */
+    void (*close)(ferry_world *world);
+} fy_world_ops;
+
+struct ferry_world {
+    const fy_world_ops *ops;
+    void               *impl;
+    _Atomic uint32_t    references;
+    uint32_t            rank;
+    uint32_t            n_ranks;
+    uint32_t            epoch;
+    uint32_t           *members; /* by rank: its rank in the first world */
+    /* Nodes: node_of by rank; local ranks of this node in order. */
+    uint32_t   *node_of;
+    uint32_t    n_nodes;
+    uint32_t   *local_ranks;
+    uint32_t    n_local_ranks;
+    uint32_t    local_rank;
+    fy_settings settings;
+    fy_failure *failure; /* of this process, or shared by the threads of a world */
+    /* What this rank sleeps on. Peers of the node ring it through fy_world_bell. */
+    fy_bell *bell;
+    /* By rank: the bell of a rank on this node or in this process; NULL for others. */
+    fy_bell *(*bell_of)(ferry_world *world, uint32_t rank);
+    int64_t         spin_ns; /* how long to spin before sleeping: less with more ranks than cores */
+    _Atomic int64_t yields_from_ns; /* when yielding may help again; see wait.c */
+    bool            threads;        /* all ranks are threads of this process */
+    /*
+     * Facts for cross-memory attach, from the node's board: may this process reach that one's
+     * memory by its pid? 0: not on this node, or in another namespace of pids.
+     */
+    int32_t (*pid_of)(ferry_world *world, uint32_t rank);
+};
+
+void fy_world_retain(ferry_world *world);
+
+static inline bool fy_world_same_node(const ferry_world *world, uint32_t rank)
+{
+    return world->node_of[rank] == world->node_of[world->rank];
+}
+
+/*
+ * Waits until ready(context), the world fails, or limit_ns have passed (negative: no limit). ready
+ * may do work; it is called often while spinning and after every ring of this rank's bell. sleep_ns
+ * (optional) says how long it may sleep at most before the next call of ready: 0 keeps it awake.
+ * FERRY_ERR_TIMEOUT has no sentence: the caller knows what it waited for. A world can also have
+ * failed with that status, so ask fy_failed first.
+ */
+typedef bool (*fy_ready_fn)(void *context);
+typedef int64_t (*fy_sleep_fn)(void *context);
+ferry_status fy_world_wait(ferry_world *world, fy_ready_fn ready, fy_sleep_fn sleep_ns,
+                           void *context, int64_t limit_ns, ferry_error *error);
+/* The same on a bell that many share; spread_failure must ring it as well. */
+ferry_status fy_world_wait_on(ferry_world *world, fy_bell *bell, fy_ready_fn ready,
+                              fy_sleep_fn sleep_ns, void *context, int64_t limit_ns,
+                              ferry_error *error);
+
+/*
+ * Fails the world, here and everywhere: the way in which every layer reports a lost rank. Has no
+ * effect on a world that has failed.
+ */
+void fy_world_fail(ferry_world *world, ferry_status status, uint32_t rank, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/*
+ * Fills node_of, n_nodes, local ranks and spin_ns from a node identity per rank; numbers nodes by
+ * lowest rank. Where nodes are faked all ranks may share one machine: spin_ns allows for that.
+ */
+ferry_status fy_world_set_nodes(ferry_world *world, const uint64_t *node_ids, ferry_error *error);
+
+/* How long to spin before sleeping where so many ranks share this process's cores. */
+int64_t fy_world_spin_ns(uint32_t n_ranks_here);
+
+/*
+ * A new world of one reference with its numbers and settings (moved out of *settings on success):
+ * every rank is its own member and on one node. The maker fills in the rest: ops, impl, failure,
+ * bell, bell_of, pid_of, threads, and members, epoch and nodes where they differ.
+ */
+ferry_status fy_world_new(uint32_t rank, uint32_t n_ranks, fy_settings *settings,
+                          ferry_world **world_out, ferry_error *error);
+/* Frees what fy_world_new made. */
+void fy_world_free(ferry_world *world);
+
+#endif

@@ -1,0 +1,185 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Worlds and transports as wholes: several at once, again and again, and when they end badly. */
+#include "conformance/suite.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+/* A ring of puts, as proof that a transport works. */
+static void run_ring(rank_context *me, unsigned n)
+{
+    enum { BYTES = 5000 };
+    ferry_region *data  = alloc_region(me, BYTES);
+    ferry_region *words = alloc_region(me, 64);
+    unsigned char source[BYTES];
+    for (uint64_t i = 1; i <= n; i++) {
+        fill(source, BYTES, seed_of(me, 10, me->rank, i));
+        put_signal(me, next_rank(me), data, 0, source, BYTES, words, 0, i, FERRY_SIGNAL_SET);
+        wait_signal(me, words, 0, FERRY_COMPARE_EQ, i, previous_rank(me));
+        expect(me, mismatch(base_of(data), BYTES, seed_of(me, 10, previous_rank(me), i)) == BYTES,
+               "round %llu", (unsigned long long)i);
+        raise_signal(me, previous_rank(me), words, 1, i, FERRY_SIGNAL_SET);
+        wait_signal(me, words, 1, FERRY_COMPARE_EQ, i, next_rank(me));
+        flush(me, FERRY_ANY_RANK);
+    }
+    ferry_region_free(words);
+    ferry_region_free(data);
+}
+
+static void *run_other_world(void *context)
+{
+    rank_context *me = context;
+    run_ring(me, me->is_long ? 2000 : 200);
+    return NULL;
+}
+
+/* Two worlds of the same ranks, both at work at the same time, each in a thread of its own. */
+void case_worlds(rank_context *me)
+{
+    rank_context other = *me;
+    pthread_t    thread;
+    other.world     = another_world(me, 0);
+    other.seed      = me->seed + 1;
+    me->transport   = open_transport(me, me->world, "");
+    other.transport = NULL;
+    if (has_wrapper(me, "strict")) {
+        must_fail(
+            me, FERRY_ERR_UNSUPPORTED, "one world per process",
+            ferry_transport_open(other.world, me->engine->engines, &other.transport, &me->error));
+        run_ring(me, 10);
+        ferry_transport_close(me->transport); /* then it is the other's turn */
+        meet(me);
+        me->transport = NULL;
+    }
+    other.transport = open_transport(&other, other.world, "");
+    expect(me, pthread_create(&thread, NULL, run_other_world, &other) == 0, "a thread");
+    if (me->transport != NULL) {
+        run_ring(me, me->is_long ? 2000 : 200);
+    }
+    pthread_join(thread, NULL);
+    ferry_transport_close(other.transport);
+    ferry_world_destroy(other.world);
+}
+
+void case_reopen(rank_context *me)
+{
+    unsigned    n      = me->is_long ? 200 : 10;
+    possessions before = {0};
+    for (unsigned i = 0; i < n; i++) {
+        me->transport = open_transport(me, me->world, "");
+        run_ring(me, 2);
+        ferry_transport_close(me->transport);
+        me->transport = NULL;
+        meet(me);
+        if (i == 1) { /* what is made once has been made */
+            before = possessions_of(me);
+        }
+        meet(me);
+    }
+    check_possessions(me, &before);
+    meet(me);
+    for (unsigned i = 0; i < (me->is_long ? 50u : 4u); i++) { /* whole worlds */
+        rank_context other = *me;
+        other.world        = another_world(me, i);
+        other.transport    = open_transport(&other, other.world, "");
+        run_ring(&other, 1);
+        ferry_transport_close(other.transport);
+        ferry_world_destroy(other.world);
+        meet(me);
+    }
+}
+
+/* One rank aborts while another waits for a signal and a third for a barrier. */
+void case_abort(rank_context *me)
+{
+    ferry_region *words  = alloc_region(me, 4096);
+    ferry_buffer  buffer = ferry_buffer_of("x", 1);
+    ferry_error  *e      = &me->error;
+    meet(me);
+    int64_t begin_ns = now_ns();
+    if (me->rank == 0) {
+        sleep_ms(50);
+        ferry_world_abort(me->world, "the cat is on the keyboard");
+    } else if (me->rank == 1) {
+        must_fail(me, FERRY_ERR_ABORTED, "the cat is on the keyboard",
+                  ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_EQ, 1, 0, 60, NULL, e));
+        expect(me, strstr(e->message, "rank 0") != NULL, "\"%s\" does not name the rank",
+               e->message);
+    } else {
+        must_fail(me, FERRY_ERR_ABORTED, "rank 0", ferry_world_barrier(me->world, e));
+    }
+    expect(me, (double)(now_ns() - begin_ns) / 1e9 < 15 * me->patience, "it took %g s",
+           (double)(now_ns() - begin_ns) / 1e9);
+    must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_world_state(me->world, NULL, e));
+    must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_transport_progress(me->transport, e));
+    must_fail(me, FERRY_ERR_ABORTED, NULL,
+              ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_EQ, 1, 0, 0, NULL, e));
+    must_fail(me, FERRY_ERR_ABORTED, NULL,
+              ferry_put(me->transport, next_rank(me), words, 8, &buffer, NULL, e));
+    must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_flush(me->transport, FERRY_ANY_RANK, NULL, e));
+    ferry_region *more = NULL;
+    must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_region_alloc(me->transport, 4096, &more, e));
+    ferry_region_free(words); /* waits for nobody now */
+}
+
+/*
+ * Traffic in a ring, in the middle of which the last rank gets this signal; what the others wait
+ * for ends and names it.
+ */
+static void run_until_failure(rank_context *me, int signal_number, ferry_status wanted)
+{
+    uint32_t      victim = me->n_ranks - 1;
+    ferry_region *words  = alloc_region(me, 64);
+    ferry_region *data   = alloc_region(me, 100000);
+    char          name[32];
+    unsigned char source[10000];
+    snprintf(name, sizeof name, "rank %u", (unsigned)victim);
+    memset(source, 1, sizeof source);
+    ferry_status status = FERRY_OK;
+    int64_t      end_ns = now_ns() + (int64_t)(30e9 * me->patience);
+    for (unsigned i = 0; status == FERRY_OK && now_ns() < end_ns; i++) {
+        ferry_buffer buffer = ferry_buffer_of(source, 1 + i % sizeof source);
+        ferry_signal signal = {.region = words, .offset = 0, .value = 1, .op = FERRY_SIGNAL_ADD};
+        if (me->rank == victim && i == 100) {
+            kill(getpid(), signal_number);
+        }
+        status = ferry_put_signal(me->transport, next_rank(me), data, i % 50000, &buffer, &signal,
+                                  NULL, &me->error);
+        if (status == FERRY_OK) {
+            status = ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_GE, i + 1,
+                                       previous_rank(me), -1, NULL, &me->error);
+        }
+        if (status == FERRY_OK) {
+            status = ferry_flush(me->transport, FERRY_ANY_RANK, NULL, &me->error);
+        }
+    }
+    check_failure(me, __FILE__, __LINE__, "traffic with a lost rank", wanted, name, status);
+    ferry_region_free(data);
+    ferry_region_free(words);
+}
+
+void case_death(rank_context *me)
+{
+    run_until_failure(me, SIGKILL, FERRY_ERR_PEER_LOST);
+}
+
+/* A rank that is stopped shows no sign of life. The others end it when they know what they want. */
+void case_stop(rank_context *me)
+{
+    uint32_t victim = me->n_ranks - 1;
+    if (me->rank == victim) {
+        atomic_store(&me->shared->word[0], (uint64_t)getpid());
+    }
+    meet(me);
+    run_until_failure(me, SIGSTOP, FERRY_ERR_TIMEOUT);
+    atomic_fetch_add(&me->shared->word[1], 1);
+    int64_t end_ns = now_ns() + (int64_t)(10e9 * me->patience);
+    while (me->rank == 0 && atomic_load(&me->shared->word[1]) < victim && now_ns() < end_ns) {
+        sleep_ms(1);
+    }
+    if (me->rank == 0) {
+        kill((pid_t)atomic_load(&me->shared->word[0]), SIGKILL);
+    }
+}

@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""What is a death and what is none: ranks that compute, sleep, are late, leave early, or call what
+the others do not.
+
+    alive.py --rank PROGRAM --ferry COMMAND [--only TEXT] [--list]
+"""
+
+import signal
+import time
+
+import ranks
+from ranks import Ranks, check, options
+
+DEADLINE = 1.0
+
+
+def started(world, n, steps, **variables):
+    world.start(n, steps, FERRY_DEADLINE=DEADLINE, **variables)
+    world.wait_for("create")
+    return world
+
+
+def expect_failure(world, op, status, words, numbers, since=None):
+    """These ranks' report of op; in time after a moment if one is given."""
+    for number in numbers:
+        rank = world[number]
+        report = rank.of(op)[0]
+        check(report["status"] == status, "rank", number, "got", report["status"], "and not",
+              status, ":", report["text"])
+        for word in words:
+            check(word in report["text"], "rank", number, "does not say", repr(word), ":",
+                  report["text"])
+        if since is not None:
+            late = report["t"] - since - DEADLINE
+            check(late < 0.5 * options.patience, "rank", number, "learned of it", late,
+                  "s after the deadline")
+
+
+def case_late_for_two_deadlines():
+    """A rank that computes outside the library is alive."""
+    with Ranks() as world:
+        started(world, 4, lambda r: ["create!", "open"] + (["sleep:2.2"] if r == 1 else []) +
+                ["barrier:1", "gather:100:1", "traffic:0.1", "destroy"])
+        world.wait(20)
+        world.all_ok()
+
+
+def case_late_on_other_nodes():
+    with Ranks() as world:
+        started(world, 4, lambda r: ["create!"] + (["sleep:2.2"] if r % 2 else []) +
+                ["barrier:1", "gather:100:1", "messages:2", "destroy"], FERRY_NODES="4")
+        world.wait(20)
+        world.all_ok()
+
+
+def case_later_than_the_entry_limit():
+    for op in ("barrier:1", "gather:100:1"):
+        for nodes in (None, "2"):
+            with Ranks() as world:
+                started(world, 4, lambda r: ["create!"] + (["sleep:3"] if r == 2 else []) +
+                        [op, "destroy"], FERRY_ENTRY_LIMIT=0.5, FERRY_NODES=nodes)
+                world.wait(20)
+                expect_failure(world, op.split(":")[0], "ERR_TIMEOUT", ["rank 2"], (0, 1, 3))
+                expect_failure(world, op.split(":")[0], "ERR_TIMEOUT", ["rank 2"], (2,))
+
+
+def case_later_than_the_entry_limit_deep_in_a_tree():
+    with Ranks() as world:
+        started(world, 24, lambda r: ["create!"] + (["sleep:3"] if r == 21 else []) +
+                ["broadcast:30", "gather:10:1", "destroy"], FERRY_ENTRY_LIMIT=0.7)
+        world.wait(20)
+        for number in range(24):
+            texts = [r["text"] for r in world[number].reports if r["status"] == "ERR_TIMEOUT"]
+            check(texts and "rank 21" in texts[0], "rank", number, "says", texts)
+
+
+def case_stopped_for_a_moment():
+    """For less than 0.8 deadlines: nobody is lost."""
+    with Ranks() as world:
+        started(world, 5, ["create!", "loop:2", "destroy"], FERRY_NODES="2,3")
+        for number in (0, 3, 4):
+            world[number].signal(signal.SIGSTOP)
+            time.sleep(0.4)
+            world[number].signal(signal.SIGCONT)
+        world.wait(20)
+        world.all_ok(3)
+
+
+def case_all_stopped():
+    """As when a machine is suspended: who slept itself has no right to complain."""
+    with Ranks() as world:
+        started(world, 5, ["create!", "loop:4.5", "destroy"], FERRY_NODES="2,3")
+        for rank in world.all:
+            rank.signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        for rank in world.all:
+            rank.signal(signal.SIGCONT)
+            time.sleep(0.02)
+        world.wait(20)
+        world.all_ok(3)
+
+
+def case_one_leaves_early():
+    """The others are told, by a sentence that names it."""
+    for early in (0, 2, 4):
+        with Ranks() as world:
+            started(world, 5, lambda r: ["create!", "barrier:1"] +
+                    ([] if r == early else ["loop:20"]) + ["destroy"], FERRY_NODES="2,3")
+            world.wait(20)
+            left = world[early].of("barrier")[0]["t"]
+            others = [r for r in range(5) if r != early]
+            expect_failure(world, "loop", "ERR_PEER_LOST", ["rank %d" % early], others, left)
+
+
+def case_leaving_at_different_times():
+    """Who leaves waits for the others, a deadline at most."""
+    with Ranks() as world:
+        started(world, 5, lambda r: ["create!", "barrier:1", "sleep:%.2f" % (0.1 * r), "destroy"],
+                FERRY_NODES="2,3")
+        world.wait(20)
+        world.all_ok(4)
+
+
+def case_killed_while_leaving():
+    """Nobody waits for a dead rank longer than a deadline, and all end well or say why."""
+    for victim in (0, 3):
+        with Ranks() as world:
+            started(world, 5, lambda r: ["create!", "barrier:1"] +
+                    (["sleep:30"] if r == victim else []) + ["destroy"])
+            world.wait_for("barrier")
+            time.sleep(0.1)
+            world[victim].signal(signal.SIGKILL)
+            world.wait(5)
+            for rank in world.all:
+                if rank.number != victim:
+                    took = rank.of("destroy")[0]["ms"]
+                    check(took < 1000 * (DEADLINE + 0.5 * options.patience), "rank", rank.number,
+                          "took", took, "ms to leave")
+
+
+def case_different_collectives():
+    pairs = [("barrier:1", "gather:8:1"), ("gather:8:1", "broadcast:1"),
+             ("broadcast:1", "barrier:1")]
+    for ours, theirs in pairs:
+        for nodes in (None, "2", "4"):
+            for other in (0, 3):
+                with Ranks() as world:
+                    started(world, 4, lambda r: ["create!", theirs if r == other else ours,
+                                                 "state", "destroy"], FERRY_NODES=nodes)
+                    world.wait(20)
+                    for number in range(4):
+                        expect_failure(world, "state", "ERR_MISUSE", ["rank"], (number,))
+                        text = world[number].of("state")[0]["text"]
+                        check("4294967295" not in text, "a rank that is none is named:", text)
+
+
+def case_abort_wakes_all():
+    for nodes in (None, "3"):
+        with Ranks() as world:
+            started(world, 6, lambda r: ["create!", "open", "soon:0.3:abort" if r == 4 else "state",
+                                         "wait:60", "state", "destroy"], FERRY_NODES=nodes)
+            world.wait(20)
+            expect_failure(world, "wait", "ERR_ABORTED", ["rank 4", "a thread wanted it so"],
+                           range(6))
+
+
+def case_everybody_aborts_at_once():
+    with Ranks() as world:
+        started(world, 6, ["create!", "barrier:1", "soon:0.05:abort", "loop:20", "shrink",
+                           "barrier:3", "destroy"], FERRY_NODES="2")
+        world.wait(20)
+        for rank in world.all:
+            expect_failure(world, "loop", "ERR_ABORTED", ["rank "], (rank.number,))
+            last = rank.of("shrink")[0]
+            check(last["status"] == "OK" and last["n_ranks"] == 6, "rank", rank.number, "has",
+                  last["n_ranks"], "ranks:", last["text"])
+
+
+def case_shrinks_again_and_again():
+    """One after the other dies, until one is left."""
+    n = 6
+    with Ranks() as world:
+        def steps(r):
+            out = ["create!"]
+            for round_ in range(n - 1):
+                if r == round_:
+                    return out + ["soon:0.05:exit", "loop:20"]
+                out += ["loop:20", "shrink!", "barrier:2"]
+            return out + ["gather:100:2", "destroy"]
+        started(world, n, steps, FERRY_NODES="2")
+        world.wait(40)
+        rank = world[n - 1]
+        sizes = [report["n_ranks"] for report in rank.of("shrink")]
+        check(sizes == list(range(n - 1, 0, -1)), "the worlds had", sizes, "ranks")
+        check(rank.of("gather")[0]["status"] == "OK", rank.of("gather")[0]["text"])
+
+
+def case_shrink_refuses_the_smaller_half():
+    with Ranks() as world:
+        started(world, 4, lambda r: ["create!", "barrier:1"] +
+                (["soon:0.1:exit"] if r < 2 else []) + ["loop:20", "shrink:3", "destroy"])
+        world.wait(20)
+        for number in (2, 3):
+            report = world[number].of("shrink")[0]
+            check(report["status"] == "ERR_PEER_LOST" and "at least 3" in report["text"], "rank",
+                  number, "got", report["status"], report["text"])
+
+
+def case_slow_to_shrink():
+    """Survivors come to the shrink later than a deadline after each other, and all get in."""
+    with Ranks() as world:
+        started(world, 5, lambda r: ["create!", "barrier:1"] +
+                (["soon:0.1:exit"] if r == 1 else []) +
+                ["loop:20", "sleep:%.1f" % (0.6 * r), "shrink", "barrier:2", "destroy"])
+        world.wait(30)
+        for number in (0, 2, 3, 4):
+            report = world[number].of("shrink")[0]
+            check(report["status"] == "OK" and report["n_ranks"] == 4, "rank", number, "has",
+                  report["n_ranks"], "ranks:", report["text"])
+
+
+def case_one_does_not_come_to_the_shrink():
+    """It lives but leaves: the others do without it."""
+    for absent in (0, 3):
+        with Ranks() as world:
+            started(world, 5, lambda r: ["create!", "barrier:1"] +
+                    (["soon:0.1:exit"] if r == 1 else []) + ["loop:20"] +
+                    ([] if r == absent else ["shrink", "barrier:2"]) + ["destroy"],
+                    FERRY_JOIN_LIMIT=1.5)
+            world.wait(30)
+            for number in range(5):
+                if number not in (1, absent):
+                    report = world[number].of("shrink")[0]
+                    check(report["status"] == "OK" and report["n_ranks"] == 3, "rank", number,
+                          "has", report["n_ranks"], "ranks:", report["text"])
+
+
+if __name__ == "__main__":
+    ranks.exit_with(ranks.main(globals(), jobs=5))

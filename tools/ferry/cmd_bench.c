@@ -1,0 +1,268 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "bench.h"
+#include "commands.h"
+#include "json_text.h"
+#include "launch.h"
+#include "machine_text.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "Usage: ferry bench [OPTION]... [NAME]\n"
+    "\n"
+    "Measures, and prints a table. Without a name it lists what can be measured:\n"
+    "\n"
+    "  transport           puts, gets, signals and barriers between ranks on this machine\n"
+    "  copy                the rate of copying in memory, the limit of all engines here\n"
+    "\n"
+    "Options:\n"
+    "  --json              print ferry.bench/1 for machines\n"
+    "  --seconds S         of measuring for each line; default 0.1\n"
+    "  --help              this text\n"
+    "\n"
+    "Of the transport:\n"
+    "  --ranks N           how many ranks to start; default 2. Ranks 0 and 1 measure, all take\n"
+    "                      part in the barrier and have 64 MiB, or less if no size is so long\n"
+    "  --transport ENGINE  the engine, such as shm or ucx, with wrappers such as strict:shm; "
+    "the\n"
+    "                      default is the best for each pair\n"
+    "  --sizes RANGE       A:B: sizes in bytes from A on, doubled up to B, of all tables; K, M\n"
+    "                      and G are KiB, MiB and GiB\n"
+    "  --join              start no ranks: be one of a world that mpirun, srun or another\n"
+    "                      launcher has started. With RANK and WORLD_SIZE in the environment,\n"
+    "                      as under ferry launch, this is so by itself\n"
+    "\n"
+    "What is printed:\n"
+    "  A time is of one way: half of there and back. GB are 10^9 bytes. A rate is of windows of\n"
+    "  64 messages, or of 64 MiB if that is less, and a flush after each. \"Of one copy\" "
+    "compares\n"
+    "  it with what one thread copies in memory, measured just before each table; messages that\n"
+    "  stay in the caches can be faster. All but one sample in a hundred are faster than the\n"
+    "  \"slowest 1%\". Where a number of samples is small, the time of a line is too short for "
+    "it.\n"
+    "\n"
+    "Exit status:\n"
+    "  0 done, 1 the work failed (a sentence on stderr), 2 wrong usage\n"
+    "\n"
+    "Examples:\n"
+    "  ferry bench transport\n"
+    "  ferry bench transport --ranks 16 --transport shm --sizes 4K:4M --json\n"
+    "  ferry launch -n 2 -- ferry bench transport --transport ucx\n"
+    "  ferry bench copy --seconds 2\n";
+
+enum { OPT_JSON = 256, OPT_SECONDS, OPT_RANKS, OPT_TRANSPORT, OPT_SIZES, OPT_JOIN };
+
+static const struct option long_options[] = {{"json", no_argument, NULL, OPT_JSON},
+                                             {"seconds", required_argument, NULL, OPT_SECONDS},
+                                             {"ranks", required_argument, NULL, OPT_RANKS},
+                                             {"transport", required_argument, NULL, OPT_TRANSPORT},
+                                             {"sizes", required_argument, NULL, OPT_SIZES},
+                                             {"join", no_argument, NULL, OPT_JOIN},
+                                             {NULL, 0, NULL, 0}};
+
+int bench_copy(const bench_request *request)
+{
+    ferry_error   error;
+    ferry_machine machine = FERRY_MACHINE_INIT;
+    if (ferry_machine_probe(request->seconds, &machine, &error) != FERRY_OK) {
+        return fail("bench", error.message);
+    }
+    if (request->json) {
+        printf("{\"format\":\"ferry.bench/1\",\"name\":\"copy\",\"version\":");
+        print_json_text(ferry_version());
+        printf(",\"machine\":");
+        print_machine_json(&machine);
+        printf("}\n");
+    } else {
+        print_machine(&machine);
+    }
+    return EXIT_DONE;
+}
+
+static const struct benchmark {
+    const char *name;
+    const char *summary;
+    bool        has_ranks;
+    int (*run)(const bench_request *request);
+} benchmarks[] = {
+    {"transport", "puts, gets, signals and barriers between ranks", true, bench_transport},
+    {"copy", "the rate of copying in memory", false, bench_copy},
+};
+enum { N_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
+
+static bool parse_size(const char *text, uint64_t *bytes_out, const char **end_out)
+{
+    static const char units[] = "KMG";
+    char             *end;
+    errno                    = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    const char        *unit  = *end == '\0' ? NULL : strchr(units, *end);
+    unsigned           shift = unit == NULL ? 0 : 10 * (unsigned)(unit - units + 1);
+    *bytes_out               = (uint64_t)value << shift;
+    *end_out                 = end + (unit != NULL);
+    return *text >= '0' && *text <= '9' && errno == 0 && value > 0 && value <= 1ull << 40 &&
+           *bytes_out <= 1ull << 40;
+}
+
+static int parse_sizes(const char *text, bench_request *r)
+{
+    const char *end;
+    r->sizes_text = text;
+    if (!parse_size(text, &r->least, &end) || *end != ':' || !parse_size(end + 1, &r->most, &end) ||
+        *end != '\0' || r->least > r->most) {
+        return fail_usage("bench", "--sizes takes two sizes, such as 64:4K or 1M:64M, not \"%s\"",
+                          text);
+    }
+    return EXIT_DONE;
+}
+
+static int parse_ranks(const char *text, bench_request *r)
+{
+    char *end;
+    errno               = 0;
+    unsigned long value = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < 2 || value > 65536) {
+        return fail_usage("bench", "--ranks takes a number from 2 to 65536, not \"%s\"", text);
+    }
+    r->n_ranks = (uint32_t)value;
+    return EXIT_DONE;
+}
+
+static int parse_seconds(const char *text, bench_request *r)
+{
+    char *end;
+    r->seconds_text = text;
+    r->seconds      = strtod(text, &end);
+    if (end == text || *end != '\0' || !(r->seconds > 0) || r->seconds > 3600) {
+        return fail_usage("bench", "--seconds takes a number above 0 and up to 3600, not \"%s\"",
+                          text);
+    }
+    return EXIT_DONE;
+}
+
+static int apply_option(int option, bench_request *r)
+{
+    switch (option) {
+    case OPT_JSON:
+        r->json = true;
+        return EXIT_DONE;
+    case OPT_SECONDS:
+        return parse_seconds(optarg, r);
+    case OPT_RANKS:
+        return parse_ranks(optarg, r);
+    case OPT_TRANSPORT:
+        r->transport = optarg;
+        return EXIT_DONE;
+    case OPT_SIZES:
+        return parse_sizes(optarg, r);
+    case OPT_JOIN:
+        r->join = true;
+        return EXIT_DONE;
+    default:
+        return EXIT_USAGE;
+    }
+}
+
+static int parse_options(int argc, char **argv, bench_request *r)
+{
+    int option;
+    optind = 1;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
+        if (option == ':') {
+            return fail_usage("bench", "%s needs a value", argv[optind - 1]);
+        }
+        if (option == '?') {
+            return fail_usage("bench", "%s is not understood", argv[optind - 1]);
+        }
+        int status = apply_option(option, r);
+        if (status != EXIT_DONE) {
+            return status;
+        }
+    }
+    if (optind + 1 < argc) {
+        return fail_usage("bench", "there is more than one name");
+    }
+    return EXIT_DONE;
+}
+
+static int check_together(const bench_request *r, const struct benchmark *benchmark)
+{
+    if (!benchmark->has_ranks &&
+        (r->n_ranks != 0 || r->transport != NULL || r->least != 0 || r->join)) {
+        return fail_usage("bench", "--ranks, --transport, --sizes and --join do not go with %s",
+                          benchmark->name);
+    }
+    if (r->join && r->n_ranks != 0) {
+        return fail_usage("bench", "--ranks does not go with a world that is there already "
+                                   "(--join, or RANK and WORLD_SIZE in the environment)");
+    }
+    return EXIT_DONE;
+}
+
+/* The ranks are this program again, with the same options. */
+static int start_ranks(const bench_request *r, const char *name)
+{
+    const char *words[16] = {"/proc/self/exe", "bench", name, "--join"};
+    size_t      n         = 4;
+    const struct {
+        const char *option, *value;
+    } options[] = {
+        {"--transport", r->transport}, {"--sizes", r->sizes_text}, {"--seconds", r->seconds_text}};
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        if (options[i].value != NULL) {
+            words[n++] = options[i].option;
+            words[n++] = options[i].value;
+        }
+    }
+    if (r->json) {
+        words[n++] = "--json";
+    }
+    launch_request request = {.name          = "bench",
+                              .n_ranks       = r->n_ranks == 0 ? BENCH_RANKS : r->n_ranks,
+                              .grace_seconds = LAUNCH_GRACE_SECONDS,
+                              .ranks_explain = true,
+                              .program       = (char **)words};
+    request.n_world        = request.n_ranks;
+    return launch(&request);
+}
+
+static int run(int argc, char **argv)
+{
+    bench_request r      = {.seconds = 0.1};
+    int           status = parse_options(argc, argv, &r);
+    if (status != EXIT_DONE) {
+        return status;
+    }
+    if (optind == argc) {
+        printf("What can be measured; see `ferry bench --help`:\n");
+        for (size_t i = 0; i < N_BENCHMARKS; i++) {
+            printf("  %-12s %s\n", benchmarks[i].name, benchmarks[i].summary);
+        }
+        return EXIT_DONE;
+    }
+    for (size_t i = 0; i < N_BENCHMARKS; i++) {
+        if (strcmp(argv[optind], benchmarks[i].name) != 0) {
+            continue;
+        }
+        bool member = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
+        r.join      = r.join || (benchmarks[i].has_ranks && member);
+        status      = check_together(&r, &benchmarks[i]);
+        if (status != EXIT_DONE) {
+            return status;
+        }
+        return benchmarks[i].has_ranks && !r.join ? start_ranks(&r, benchmarks[i].name)
+                                                  : benchmarks[i].run(&r);
+    }
+    return fail_usage("bench", "\"%s\" cannot be measured; `ferry bench` lists what can",
+                      argv[optind]);
+}
+
+const command command_bench = {.name    = "bench",
+                               .summary = "measure transports and memory on this machine",
+                               .help    = help,
+                               .run     = run};

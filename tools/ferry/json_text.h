@@ -1,0 +1,9 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TOOL_JSON_TEXT_H
+#define FERRY_TOOL_JSON_TEXT_H
+
+/* The text as a JSON string on stdout, quotes included; NULL is null. What is no UTF-8 becomes
+ * U+FFFD. */
+void print_json_text(const char *text);
+
+#endif

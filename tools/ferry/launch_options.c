@@ -1,0 +1,205 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* The arguments of `ferry launch`. */
+#include "launch.h"
+
+#include "commands.h"
+
+#include <ferry/ferry.h>
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPT_NODES = 256,
+    OPT_TRANSPORT,
+    OPT_DEADLINE,
+    OPT_JOIN_LIMIT,
+    OPT_WORLD,
+    OPT_FIRST_RANK,
+    OPT_MASTER,
+    OPT_TAG,
+    OPT_GRACE,
+    OPT_HELP
+};
+
+/* A program's own options must not be taken for those of launch: the first word that is none ends
+ * them. */
+static const char          short_options[] = "+:n:h";
+static const struct option long_options[]  = {
+     {"nodes", required_argument, NULL, OPT_NODES},
+     {"transport", required_argument, NULL, OPT_TRANSPORT},
+     {"deadline", required_argument, NULL, OPT_DEADLINE},
+     {"join-limit", required_argument, NULL, OPT_JOIN_LIMIT},
+     {"world", required_argument, NULL, OPT_WORLD},
+     {"first-rank", required_argument, NULL, OPT_FIRST_RANK},
+     {"master", required_argument, NULL, OPT_MASTER},
+     {"tag", no_argument, NULL, OPT_TAG},
+     {"grace", required_argument, NULL, OPT_GRACE},
+     {"help", no_argument, NULL, OPT_HELP},
+     {"man", no_argument, NULL, OPT_HELP},
+     {NULL, 0, NULL, 0}};
+
+int launch_own_arguments(int argc, char **argv)
+{
+    optind = 1;
+    opterr = 0;
+    while (getopt_long(argc, argv, short_options, long_options, NULL) != -1) {}
+    return optind;
+}
+
+static int parse_count(const char *option, const char *text, uint32_t least, uint32_t *value_out)
+{
+    char *end;
+    errno                    = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < least ||
+        value > FERRY_MAX_RANKS) {
+        return fail_usage("launch", "%s takes a number from %u to %u, not \"%s\"", option, least,
+                          (unsigned)FERRY_MAX_RANKS, text);
+    }
+    *value_out = (uint32_t)value;
+    return EXIT_DONE;
+}
+
+static int parse_grace(const char *text, double *seconds_out)
+{
+    char  *end;
+    double seconds = strtod(text, &end);
+    if (end == text || *end != '\0' || !(seconds >= 0) || seconds > 86400) {
+        return fail_usage("launch", "--grace takes seconds from 0 to 86400, not \"%s\"", text);
+    }
+    *seconds_out = seconds;
+    return EXIT_DONE;
+}
+
+/* HOST:PORT, where an address with colons stands in brackets. Cuts the text in two. */
+static int parse_master(char *text, launch_request *r)
+{
+    char *colon = strrchr(text, ':');
+    char *host  = text;
+    bool  good  = colon != NULL && colon != text;
+    if (good) {
+        char         *end;
+        unsigned long port = strtoul(colon + 1, &end, 10);
+        good = colon[1] >= '0' && colon[1] <= '9' && *end == '\0' && port > 0 && port < 65536;
+    }
+    if (good && host[0] == '[') {
+        good = colon[-1] == ']' && colon - host > 2;
+    } else if (good) {
+        good = memchr(host, ':', (size_t)(colon - host)) == NULL;
+    }
+    if (!good) {
+        return fail_usage(
+            "launch",
+            "--master takes HOST:PORT, such as node1:29500 or [fd00::1]:29500, not \"%s\"", text);
+    }
+    *colon = '\0';
+    if (host[0] == '[') {
+        host++;
+        colon[-1] = '\0';
+    }
+    r->master_host = host;
+    r->master_port = colon + 1;
+    return EXIT_DONE;
+}
+
+/* The option stands for a variable: the library says whether its value is one. */
+static int set_variable(const char *option, const char *name, const char *value)
+{
+    ferry_error error;
+    if (setenv(name, value, 1) != 0) {
+        return fail("launch", "out of memory");
+    }
+    return ferry_config_check(&error) == FERRY_OK
+               ? EXIT_DONE
+               : fail_usage("launch", "%s: %s", option, error.message);
+}
+
+static int apply_option(int option, launch_request *r)
+{
+    switch (option) {
+    case 'n':
+        return parse_count("-n", optarg, 1, &r->n_ranks);
+    case OPT_NODES:
+        return set_variable("--nodes", "FERRY_NODES", optarg);
+    case OPT_TRANSPORT:
+        return set_variable("--transport", "FERRY_TRANSPORT", optarg);
+    case OPT_DEADLINE:
+        return set_variable("--deadline", "FERRY_DEADLINE", optarg);
+    case OPT_JOIN_LIMIT:
+        return set_variable("--join-limit", "FERRY_JOIN_LIMIT", optarg);
+    case OPT_WORLD:
+        return parse_count("--world", optarg, 1, &r->n_world);
+    case OPT_FIRST_RANK:
+        return parse_count("--first-rank", optarg, 0, &r->first_rank);
+    case OPT_MASTER:
+        return parse_master(optarg, r);
+    case OPT_TAG:
+        r->tag = true;
+        return EXIT_DONE;
+    case OPT_GRACE:
+        return parse_grace(optarg, &r->grace_seconds);
+    default:
+        return EXIT_USAGE;
+    }
+}
+
+/* What each option may say was checked; this is what they say together. */
+static int check_together(launch_request *r, bool has_first_rank)
+{
+    if (r->n_ranks == 0) {
+        return fail_usage("launch", "-n is missing: how many ranks to start");
+    }
+    if (r->program[0] == NULL) {
+        return fail_usage("launch", "a program is missing");
+    }
+    if (r->master_host == NULL && (r->n_world != 0 || has_first_rank)) {
+        return fail_usage("launch", "%s goes with --master",
+                          r->n_world != 0 ? "--world" : "--first-rank");
+    }
+    if (r->master_host != NULL && r->n_world == 0) {
+        return fail_usage("launch", "--master goes with --world");
+    }
+    if (r->n_world == 0) {
+        r->n_world = r->n_ranks;
+    }
+    if (r->first_rank > r->n_world || r->n_ranks > r->n_world - r->first_rank) {
+        return fail_usage("launch", "%u ranks from %u on do not fit into a world of %u", r->n_ranks,
+                          r->first_rank, r->n_world);
+    }
+    return EXIT_DONE;
+}
+
+int launch_parse_arguments(int argc, char **argv, launch_request *request_out)
+{
+    launch_request r              = {.name = "launch", .grace_seconds = LAUNCH_GRACE_SECONDS};
+    bool           has_first_rank = false;
+    int            option;
+    optind = 1;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, short_options, long_options, NULL)) != -1) {
+        if (option == ':') {
+            return fail_usage("launch", "%s needs a value", argv[optind - 1]);
+        }
+        if (option == '?' && optopt != 0 && optopt < 128) {
+            return fail_usage("launch", "-%c is not understood", optopt);
+        }
+        if (option == '?') {
+            return fail_usage("launch", "%s is not understood", argv[optind - 1]);
+        }
+        has_first_rank = has_first_rank || option == OPT_FIRST_RANK;
+        int status     = apply_option(option, &r);
+        if (status != EXIT_DONE) {
+            return status;
+        }
+    }
+    r.program  = argv + optind;
+    int status = check_together(&r, has_first_rank);
+    if (status == EXIT_DONE) {
+        *request_out = r;
+    }
+    return status;
+}
