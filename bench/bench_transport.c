@@ -219,7 +219,7 @@ int main(int argc, char **argv)
     bench b                  = {.is_first = true,
                                 .n_rounds = 15,
                                 .limit_s  = 120,
-                                .memory   = 512 * MIB,
+                                .memory   = 256 * MIB,
                                 .engine   = "shm",
                                 .bytes    = 8,
                                 .count    = 1000};

@@ -2,7 +2,7 @@
 /*
  * Puts on one machine beside what they cannot beat: copies that one process does in memory of its
  * own, and the system call that reaches another process. All walk through the same sources and
- * through as much memory at the other side, more than caches hold.
+ * through as much memory of their own at the other side, more than caches hold.
  */
 #include "transport_bench.h"
 
@@ -23,14 +23,12 @@ static const size_t pass_bytes = 128 * MIB;
 typedef struct mover mover;
 typedef void         move_fn(mover *by, size_t offset, size_t bytes);
 struct mover {
-    const char   *name;
     move_fn      *move;
     member       *member;
     const char   *from;
     char         *to;     /* private memory, or an address of the peer's */
     ferry_region *region; /* of the peer */
     pid_t         pid;
-    size_t        at; /* each goes on where it stopped */
 };
 
 static void move_put(mover *by, size_t offset, size_t bytes)
@@ -90,27 +88,50 @@ static void move_plain(mover *by, size_t offset, size_t bytes)
 #endif
 }
 
-static double gbytes_per_s(mover *by, size_t bytes)
+/*
+ * Goes on where the one before it stopped, so that nobody finds its source in a cache. A first part
+ * does not count: what the one before left in the caches goes to memory meanwhile.
+ */
+static double gbytes_per_s(mover *by, size_t bytes, size_t *at_inout)
 {
-    const bench *b      = by->member->bench;
-    size_t       memory = b->memory;
-    size_t       count  = bytes >= pass_bytes ? 1 : pass_bytes / bytes;
-    double       begin  = b->is_busy ? bench_own_time() : bench_now();
-    for (size_t i = 0; i < count; i++) {
-        by->at = by->at + bytes > memory ? 0 : by->at;
-        by->move(by, by->at, bytes);
-        by->at += bytes;
+    const bench *b       = by->member->bench;
+    size_t       at      = *at_inout;
+    size_t       count   = bytes >= pass_bytes ? 1 : pass_bytes / bytes;
+    size_t       n_first = (count + 3) / 4;
+    double       begin   = 0;
+    for (size_t i = 0; i < n_first + count; i++) {
+        if (i == n_first) {
+            begin = b->is_busy ? bench_own_time() : bench_now();
+        }
+        at = at + bytes > b->memory ? 0 : at;
+        by->move(by, at, bytes);
+        at += bytes;
     }
     if (by->region != NULL) {
         member_flush(by->member, 1);
     }
     double end = b->is_busy ? bench_own_time() : bench_now();
+    *at_inout  = at;
     return (double)(bytes * count) / (end - begin) * 1e-9;
 }
 
-/* In turns, and every round begins with another one. The first two rounds do not count. */
+/* What a copy leaves in the caches slows down the next one, so nobody always follows the same. */
+static void shuffle(int *order, int n, uint64_t *state)
+{
+    for (int i = 0; i < n; i++) {
+        *state      = *state * 6364136223846793005u + 1442695040888963407u;
+        int with    = (int)((*state >> 33) % (uint64_t)(i + 1));
+        order[i]    = order[with];
+        order[with] = i;
+    }
+}
+
+/* In turns. The first two rounds do not count. */
 static void compare(member *m, mover *movers, int n_movers, const size_t *sizes, int n_sizes)
 {
+    int      order[MAX_SERIES];
+    size_t   place = 0;
+    uint64_t state = 1;
     for (int i = 0; i < n_movers; i++) {
         for (size_t at = 0; at < m->bench->memory; at += 64 * MIB) {
             movers[i].move(&movers[i], at, 64 * MIB);
@@ -118,9 +139,10 @@ static void compare(member *m, mover *movers, int n_movers, const size_t *sizes,
     }
     for (int s = 0; s < n_sizes; s++) {
         for (int round = -2; round < m->bench->n_rounds; round++) {
+            shuffle(order, n_movers, &state);
             for (int turn = 0; turn < n_movers; turn++) {
-                int    i    = (turn + round + 2) % n_movers;
-                double rate = gbytes_per_s(&movers[i], sizes[s]);
+                int    i    = order[turn];
+                double rate = gbytes_per_s(&movers[i], sizes[s], &place);
                 m->results->values[s][i][round < 0 ? 0 : round] = rate;
             }
         }
@@ -149,21 +171,18 @@ static void run_put(member *m)
 {
     ferry_region *region = member_alloc(m, m->bench->memory);
     if (m->rank == 0) {
-        char *from = member_map(m, m->bench->memory, false);
-        char *to   = member_map(m, m->bench->memory, false);
-        char *huge = member_map(m, m->bench->memory, true);
-        mover like = {.member = m, .from = from, .to = to};
-        mover movers[N_PUT_SERIES];
+        char *from                 = member_map(m, m->bench->memory, false);
+        mover movers[N_PUT_SERIES] = {
+            {.move = move_put, .region = region},
+            {.move = move_streaming, .to = member_map(m, m->bench->memory, false)},
+            {.move = move_streaming, .to = member_map(m, m->bench->memory, true)},
+            {.move = move_plain, .to = member_map(m, m->bench->memory, false)},
+            {.move = move_libc, .to = member_map(m, m->bench->memory, false)},
+        };
         for (int i = 0; i < N_PUT_SERIES; i++) {
-            movers[i] = like;
+            movers[i].member = m;
+            movers[i].from   = from;
         }
-        movers[0].move   = move_put;
-        movers[0].region = region;
-        movers[1].move   = move_streaming;
-        movers[2].move   = move_streaming;
-        movers[2].to     = huge;
-        movers[3].move   = move_plain;
-        movers[4].move   = move_libc;
         compare(m, movers, N_PUT_SERIES, put_sizes, N_PUT_SIZES);
     }
     member_barrier(m);

@@ -178,6 +178,17 @@ static ferry_status check_one(const char *entry, ferry_error *error)
     return FERRY_OK;
 }
 
+ferry_status fy_config_check_one(const char *name, ferry_error *error)
+{
+    for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
+        size_t length = strlen(name);
+        if (strncmp(*entry, name, length) == 0 && (*entry)[length] == '=') {
+            return check_one(*entry, error);
+        }
+    }
+    return FERRY_OK;
+}
+
 ferry_status ferry_config_check(ferry_error *error)
 {
     for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {

@@ -20,7 +20,7 @@
 /* 128 bytes: two cache lines, for processors that fetch in pairs. */
 typedef struct fy_board_slot {
     fy_bell          bell;
-    _Atomic uint64_t entered;   /* fy_board_enter */
+    _Atomic uint64_t entered;   /* fy_board_word */
     _Atomic uint32_t pid;       /* 0: not here */
     _Atomic uint64_t pid_space; /* the namespace in which pid is its number */
     unsigned char    unused[96];

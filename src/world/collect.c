@@ -129,6 +129,7 @@ static void post_up(fy_process *process)
         size_t left = own->own_used - at < CHUNK_BYTES ? own->own_used - at : CHUNK_BYTES;
         fy_control_post(process, process->parent, FY_WIRE_UP, head, HEAD_BYTES, own->own + at,
                         left);
+        fy_control_serve(process);
         at += left;
     } while (at < own->own_used);
 }
@@ -158,6 +159,7 @@ static bool merge(fy_process *process)
             }
             conn->part.number = 0;
             conn->part.used = conn->part.total = 0;
+            fy_control_serve(process);
         }
     }
     return true;
@@ -205,9 +207,13 @@ static bool assemble(fy_process *process)
         fy_pack_u64(&packer, own->lengths[r]);
         done = append(&own->result, &own->result_used, &own->result_capacity, length, 8);
     }
+    /* All at once: a long result that grows is copied again and again. */
+    done = done && fy_reserve((void **)&own->result, &own->result_capacity,
+                              own->result_used + (size_t)total, 1);
     for (uint32_t r = 0; done && r < process->n_ranks; r++) {
         done =
             append(&own->result, &own->result_used, &own->result_capacity, at[r], own->lengths[r]);
+        fy_control_serve(process);
     }
     fy_free(at);
     return done;
@@ -252,6 +258,7 @@ static void advance(fy_process *process)
     do {
         size_t left = own->result_used - at < CHUNK_BYTES ? own->result_used - at : CHUNK_BYTES;
         post_down(process, own->result + at, left, own->result_used);
+        fy_control_serve(process);
         at += left;
     } while (at < own->result_used);
     finish(process);
@@ -475,10 +482,11 @@ static ferry_status over_tree(fy_process *process, uint32_t kind, const void *by
     fy_packer     packer = {.bytes = head};
     fy_pack_u32(&packer, process->rank);
     fy_pack_u64(&packer, n_bytes);
-    pthread_mutex_lock(&process->lock);
+    /* Without the lock, so that this rank gives signs of life: nobody looks before it is open. */
     bool fits = kind == FY_BARRIER || kind == FY_JOINED ||
                 (append(&own->own, &own->own_used, &own->own_capacity, head, packer.used) &&
                  append(&own->own, &own->own_used, &own->own_capacity, bytes, n_bytes));
+    pthread_mutex_lock(&process->lock);
     if (fits) {
         own->open = true;
         advance(process);

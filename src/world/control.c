@@ -13,13 +13,14 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum {
     MANY_EVENTS = 64,
-    MANY_NEW    = 1024, /* connections that have not proven anything */
-    DRAIN_NS    = 300 * 1000 * 1000,
+    MANY_NEW = 256, /* connections that have not proven anything; fewer where descriptors are few */
+    DRAIN_NS = 300 * 1000 * 1000,
     STRANGER_NS = 2000 * 1000 * 1000 /* how long one may say nothing */
 };
 
@@ -153,7 +154,8 @@ void fy_control_post(fy_process *process, fy_conn *conn, fy_wire_type type, cons
         return;
     }
     ferry_status status = fy_link_post(conn->link, type, head, head_bytes, body, body_bytes, NULL);
-    if (status == FERRY_ERR_PEER_LOST) {
+    if (status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_DENIED ||
+        status == FERRY_ERR_INVALID_INPUT) {
         /* The control thread finds the broken link when it works it. */
         fy_control_poke(process);
     } else if (status != FERRY_OK) {
@@ -189,24 +191,31 @@ fy_conn *fy_control_route(fy_process *process, uint32_t rank)
 
 /* Failure. */
 
+void fy_control_tell_failure(fy_process *process, fy_conn *conn)
+{
+    uint32_t      rank;
+    ferry_error   text;
+    unsigned char head[16 + FERRY_ERROR_BYTES];
+    fy_packer     packer = {.bytes = head};
+    ferry_status  status = fy_failure_get(&process->failure, &rank, &text);
+    if (status != FERRY_OK) {
+        fy_pack_u32(&packer, (uint32_t)status);
+        fy_pack_u32(&packer, rank);
+        fy_pack_text(&packer, text.message);
+        fy_control_post(process, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
+    }
+}
+
 static void flood(fy_process *process, const fy_conn *except)
 {
-    uint32_t     rank;
-    ferry_error  text;
-    ferry_status status = fy_failure_get(&process->failure, &rank, &text);
-    if (status == FERRY_OK || process->flooded) {
+    if (!fy_failed(&process->failure) || process->flooded) {
         return;
     }
     process->flooded = true;
-    unsigned char head[16 + FERRY_ERROR_BYTES];
-    fy_packer     packer = {.bytes = head};
-    fy_pack_u32(&packer, (uint32_t)status);
-    fy_pack_u32(&packer, rank);
-    fy_pack_text(&packer, text.message);
     for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
         if (conn != except && conn->kind == FY_CONN_LINK && !conn->dead &&
             conn->role != FY_ROLE_NEW && conn->role != FY_ROLE_PARKED) {
-            fy_control_post(process, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
+            fy_control_tell_failure(process, conn);
         }
     }
     fy_process_wake(process);
@@ -350,6 +359,15 @@ static fy_conn *oldest_new(fy_process *process)
     return oldest;
 }
 
+uint32_t fy_control_most_strangers(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 8 > MANY_NEW) {
+        return MANY_NEW;
+    }
+    return (uint32_t)limit.rlim_cur / 8 + 1;
+}
+
 static void open_door(fy_process *process, fy_conn *door)
 {
     /* No more in one round: the rest of the loop has its turn however fast strangers come. */
@@ -360,7 +378,7 @@ static void open_door(fy_process *process, fy_conn *door)
             return;
         }
         /* Strangers may fill the house, but only with themselves: the oldest one leaves. */
-        if (process->n_new >= MANY_NEW || short_of_fds) {
+        if (process->n_new >= fy_control_most_strangers() || short_of_fds) {
             fy_control_drop(process, oldest_new(process));
         }
         if (short_of_fds) {
@@ -381,6 +399,37 @@ static int64_t beat_ns(const fy_process *process)
     return beat < 10 * 1000 * 1000    ? 10 * 1000 * 1000
            : beat > 500 * 1000 * 1000 ? 500 * 1000 * 1000
                                       : beat;
+}
+
+static void post_beats(fy_process *process)
+{
+    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        if (!conn->dead && conn->kind == FY_CONN_LINK &&
+            (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT ||
+             conn->role == FY_ROLE_JOINER)) {
+            fy_control_post(process, conn, FY_WIRE_BEAT, NULL, 0, NULL, 0);
+        }
+    }
+}
+
+void fy_control_serve(fy_process *process)
+{
+    int64_t now    = fy_now_ns();
+    bool    worked = false;
+    if (now - process->beaten_ns >= beat_ns(process)) {
+        process->beaten_ns = now;
+        post_beats(process);
+    }
+    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        if (!conn->dead && (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT) &&
+            fy_link_queued_bytes(conn->link) > 0) {
+            fy_link_work(conn->link, NULL);
+            worked = true;
+        }
+    }
+    if (worked) {
+        fy_control_poke(process); /* it takes what came, and finds what broke */
+    }
 }
 
 /*
@@ -430,6 +479,7 @@ static void tick(fy_process *process)
         return;
     }
     process->beaten_ns = now;
+    post_beats(process);
     for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
         bool unproven = conn->kind == FY_CONN_GUEST && conn->guest.step < 2;
         if (!conn->dead && unproven && now - conn->since_ns > STRANGER_NS) {
@@ -439,10 +489,7 @@ static void tick(fy_process *process)
             continue;
         }
         if (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT) {
-            fy_control_post(process, conn, FY_WIRE_BEAT, NULL, 0, NULL, 0);
             check_silence(process, conn, now);
-        } else if (conn->role == FY_ROLE_JOINER) {
-            fy_control_post(process, conn, FY_WIRE_BEAT, NULL, 0, NULL, 0);
         } else if (conn->role == FY_ROLE_NEW && now - conn->since_ns > STRANGER_NS) {
             fy_control_drop(process, conn);
         }

@@ -232,7 +232,11 @@ static ferry_status join_once(fy_process *process, fy_link *root, int64_t until_
         }
     }
     fy_link_destroy(root);
-    return status == FERRY_OK ? status : fy_fail(error, status, "%s", text.message);
+    if (status == FERRY_OK || fy_failed(&process->failure)) {
+        return status == FERRY_OK ? status : fy_failure_get(&process->failure, NULL, error);
+    }
+    return fy_fail(error, status, "rank %u could not join by rank %u: %.900s", process->claim,
+                   process->root_claim, text.message);
 }
 
 ferry_status fy_join_member(fy_process *process, const char *addresses,
@@ -297,9 +301,7 @@ bool fy_join_attach(fy_process *process, fy_conn *conn, fy_reader *reader)
     conn->rank     = rank;
     conn->since_ns = fy_now_ns();
     fy_join_send_table(process, conn);
-    if (process->flooded) {
-        process->flooded = false; /* the newcomer has not heard: once more for all */
-    }
+    fy_control_tell_failure(process, conn);
     return true;
 }
 

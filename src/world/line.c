@@ -277,10 +277,14 @@ int fy_line_take(int line, uint64_t *tag_out, int *fd_out)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
     }
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (got != (ssize_t)sizeof *tag_out || header == NULL || header->cmsg_type != SCM_RIGHTS) {
+    if (header == NULL || header->cmsg_type != SCM_RIGHTS) {
         return -1;
     }
     memcpy(fd_out, CMSG_DATA(header), sizeof *fd_out);
+    if (got != (ssize_t)sizeof *tag_out) {
+        close(*fd_out);
+        return -1;
+    }
     return 1;
 }
 

@@ -119,6 +119,22 @@ ferry_status fy_node_enter(fy_process *process, ferry_error *error)
 
 /* Lines, on the control thread. */
 
+/* Strangers of this machine are borne in the same number as those of the network. */
+static void make_room(fy_process *process)
+{
+    fy_conn *oldest = NULL;
+    uint32_t n      = 0;
+    for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
+        if (!conn->dead && conn->kind == FY_CONN_GUEST && conn->guest.step < 2) {
+            oldest = conn; /* new ones are put in front */
+            n++;
+        }
+    }
+    if (n >= fy_control_most_strangers()) {
+        fy_control_drop(process, oldest);
+    }
+}
+
 void fy_node_porch(fy_process *process)
 {
     for (fy_conn *porch = process->conns; porch != NULL; porch = porch->next) {
@@ -127,6 +143,7 @@ void fy_node_porch(fy_process *process)
         }
         int fd;
         while ((fd = accept4(porch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+            make_room(process);
             fy_conn *guest = fy_control_add(process, FY_CONN_GUEST, fd, NULL);
             if (guest == NULL) {
                 close(fd);

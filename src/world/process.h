@@ -236,6 +236,15 @@ void fy_control_mute(fy_process *process, fy_conn *conn);
 /* A link that fails here is noticed by the control thread. */
 void fy_control_post(fy_process *process, fy_conn *conn, fy_wire_type type, const void *head,
                      size_t head_bytes, const void *body, size_t body_bytes);
+/* Why the world has failed, if it has, to one who may not have heard. */
+void fy_control_tell_failure(fy_process *process, fy_conn *conn);
+/* How many connections that prove nothing are borne, at the door and at the porch. */
+uint32_t fy_control_most_strangers(void);
+/*
+ * Signs of life, if some are due, and what is queued goes on its way: for work that keeps the lock
+ * for long. What messages of the tree hold is gone after it.
+ */
+void fy_control_serve(fy_process *process);
 /* The link to the neighbour on the way to a rank; NULL if it is not (or no longer) there. */
 fy_conn *fy_control_route(fy_process *process, uint32_t rank);
 uint32_t fy_process_rank_at(const fy_process *process, fy_place place); /* UINT32_MAX: nobody */
@@ -298,7 +307,7 @@ void         fy_node_line(fy_process *process, fy_conn *conn);
 void         fy_node_porch(fy_process *process);
 ferry_status fy_node_share(ferry_world *world, int fd, int *fd_out, ferry_error *error);
 
-/* collect.c, messages.c, leave.c: operations of the calling thread. */
+/* collect.c, letters.c, leave.c: operations of the calling thread. */
 ferry_status fy_collect_barrier(ferry_world *world, ferry_error *error);
 ferry_status fy_collect_gather(ferry_world *world, fy_collective kind, uint32_t root,
                                const void *bytes, size_t n_bytes, const void **all_out,

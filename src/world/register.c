@@ -258,6 +258,7 @@ bool fy_join_knock(fy_process *process, fy_conn *conn, fy_reader *reader)
         if (process->registry->open) {
             answer_knock(process, conn);
         }
+        fy_control_tell_failure(process, conn);
         return true;
     }
     if (epoch == process->epoch + 1) {
@@ -344,7 +345,8 @@ bool fy_join_join(fy_process *process, fy_conn *conn, fy_reader *reader)
     if (!reader->ok || process->registry == NULL || !process->registry->open || conn->joined) {
         return false;
     }
-    if (!fits(process, conn, n_claims, nodes)) {
+    if (fy_failed(&process->failure) || !fits(process, conn, n_claims, nodes)) {
+        fy_control_tell_failure(process, conn);
         return true;
     }
     if (!give_place(process, conn->claim, id, addresses)) {

@@ -46,6 +46,10 @@ static ferry_status read_time(const char *name, double option, const char *varia
                        "default",
                        name, option);
     }
+    ferry_status status = option > 0 ? FERRY_OK : fy_config_check_one(variable, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     double seconds = option > 0 ? option : fy_config_seconds(variable, otherwise);
     *ns_out        = seconds < 0 ? -1 : seconds_to_ns(seconds);
     return FERRY_OK;
@@ -86,19 +90,16 @@ static ferry_status read_text(const char *name, const char *option, const char *
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "the option %s of a world is empty; NULL means the default", name);
     }
+    ferry_status status = option != NULL ? FERRY_OK : fy_config_check_one(variable, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     return copy_text(option != NULL ? option : fy_config_text(variable), copy_out, error);
 }
 
 static ferry_status read_texts(fy_settings *settings, const ferry_world_options *options,
                                ferry_error *error)
 {
-    const char *set = getenv("FERRY_SECRET");
-    /* Elsewhere a wrong variable counts as unset; here that would be a world without a secret. */
-    if (options->secret == NULL && set != NULL && set[0] == '\0') {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "environment variable FERRY_SECRET is set to nothing; unset it or give it a "
-                       "value");
-    }
     ferry_status status =
         read_text("secret", options->secret, "FERRY_SECRET", &settings->secret, error);
     if (status == FERRY_OK) {

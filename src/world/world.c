@@ -17,7 +17,8 @@ void fy_collective_format(uint32_t kind, uint32_t root, char text[FY_COLLECTIVE_
         snprintf(text, FY_COLLECTIVE_TEXT_BYTES, "all-gather");
         break;
     case FY_BROADCAST:
-        snprintf(text, FY_COLLECTIVE_TEXT_BYTES, "broadcast from rank %u", root);
+        snprintf(text, FY_COLLECTIVE_TEXT_BYTES,
+                 root == FERRY_ANY_RANK ? "broadcast" : "broadcast from rank %u", root);
         break;
     default:
         snprintf(text, FY_COLLECTIVE_TEXT_BYTES, "collective of kind %u", kind);

@@ -54,6 +54,14 @@ def case_late_on_other_nodes():
         world.all_ok()
 
 
+def case_large_gathers():
+    """What takes the control threads long to pass on is no silence."""
+    with Ranks() as world:
+        started(world, 5, ["create!", "gather:20000000:2", "destroy"], FERRY_NODES="2,3")
+        world.wait(60)
+        world.all_ok(3)
+
+
 def case_later_than_the_entry_limit():
     for op in ("barrier:1", "gather:100:1"):
         for nodes in (None, "2"):
@@ -156,7 +164,7 @@ def case_different_collectives():
 
 
 def case_abort_wakes_all():
-    for nodes in (None, "3"):
+    for nodes in (None, ranks.nodes_if_ucx("3")):
         with Ranks() as world:
             started(world, 6, lambda r: ["create!", "open", "soon:0.3:abort" if r == 4 else "state",
                                          "wait:60", "state", "destroy"], FERRY_NODES=nodes)

@@ -48,6 +48,10 @@ class Plan:
         self.nodes = dice.choice(node_counts(self.n))
         self.work = dice.choice(("loop", "loop", "traffic", "wait"))
         self.ucx = ucx and self.work != "loop"
+        self.opens = True
+        if not ranks.has_plugin("ucx"):
+            self.opens = self.work != "loop"
+            self.nodes = 1 if self.opens else self.nodes
         n_victims = min(dice.choice((1, 1, 2, 3)), self.n - 1)
         victims = dice.sample(range(self.n), n_victims)
         if dice.random() < 0.3 and 0 not in victims:
@@ -71,14 +75,18 @@ class Plan:
 def steps_of(plan, rank):
     how, at = plan.victims.get(rank, ("", 0))
     work = ["%s:30" % plan.work]
-    steps = ["create!", "open" + ("=ucx" if plan.ucx else "") + "!"]
+    steps = ["create!"]
+    if plan.opens:
+        steps.append("open" + ("=ucx" if plan.ucx else "") + "!")
     steps += ["barrier:1", "sleep:0"]
     if how in ("exit", "abort", "self-kill"):
         steps.append("soon:%.4f:%s" % (at, how.replace("self-", "")))
     if how == "return":
         return steps + ["sleep:%.4f" % at]
     if plan.n - len(plan.victims) > 0:
-        steps += work + ["survive:%.3f" % (plan.last - plan.first + 0.3), "state", "destroy"]
+        # Until the last one has been hurt; a sanitizer delays an exit by a second.
+        seconds = plan.last - plan.first + 0.3 * options.patience
+        steps += work + ["survive:%.3f" % seconds, "state", "destroy"]
     return steps
 
 
@@ -157,8 +165,8 @@ def check_names_in_shrinks(plan, rank):
 def check_stopped(world, plan, stopped):
     """Who wakes up finds that the others went on without it, and cannot join them. If they went on
     because of another victim, nobody has told it that it was missed: it finds nobody, and may live
-    on by itself, or with others that were stopped."""
-    alone = len(stopped) == len(plan.victims) == 1
+    on by itself, or finish what all had sent before it was stopped."""
+    alone = len(plan.victims) == 1
     for victim in stopped:
         rank = world[victim]
         rank.signal(signal.SIGCONT)
@@ -166,8 +174,7 @@ def check_stopped(world, plan, stopped):
         world.wait(4 * DEADLINE + 4, [world[victim]])
         last = world[victim].of("survive")
         check(last, "rank", victim, "was stopped, and then ended without a word")
-        lived_on = last[0]["status"] == "OK"
-        check(not lived_on or (not alone and last[0]["n_ranks"] <= len(stopped)), "rank", victim,
+        check(not alone or last[0]["status"] != "OK", "rank", victim,
               "was stopped, and then lived on in a world of", last[0]["n_ranks"])
 
 
@@ -199,6 +206,9 @@ def one(seed, ucx=False):
 
 def main():
     ranks.parse(lambda parser: parser.add_argument("--ucx", action="store_true"))
+    if options.ucx and not ranks.has_plugin("ucx"):
+        print("SKIPPED: the plugin ucx is not built")
+        ranks.exit_with(ranks.SKIPPED)
     seeds = range(options.seed, options.seed + (options.count or 25))
     ranks.exit_with(ranks.run_cases([("seed %d" % seed, one, (seed, options.ucx))
                                      for seed in seeds], jobs=3))

@@ -365,6 +365,8 @@ def case_killed_elsewhere():
 
 
 def why_not():
+    if not ranks.has_plugin("ucx"):
+        return "the plugin ucx is not built"
     if os.geteuid() != 0:
         return "only root makes namespaces"
     for tool in TOOLS:
@@ -381,6 +383,7 @@ def why_not():
 if __name__ == "__main__":
     os.environ["PATH"] = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     if "--list" not in sys.argv:
+        ranks.parse()
         reason = why_not()
         if reason:
             print("SKIPPED:", reason)

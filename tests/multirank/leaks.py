@@ -60,7 +60,7 @@ def case_transports():
 
 
 def case_transports_on_nodes():
-    """With the ucx engine, where it is there."""
+    ranks.need_plugin("ucx")
     rounds_of(["create!", "open", "traffic:0.02", "close", "destroy", "count"], FERRY_NODES="2,1",
               UCX_TLS="tcp", UCX_LOG_LEVEL="fatal")
 

@@ -57,6 +57,21 @@ def environment(**more):
     return plain
 
 
+def has_plugin(name):
+    folders = [os.environ.get("FERRY_PLUGINS"), str(Path(options.ferry).parent)]
+    return any((Path(folder) / ("libferry_%s.so" % name)).exists() for folder in folders if folder)
+
+
+def need_plugin(name):
+    if not has_plugin(name):
+        raise Skip("the plugin %s is not built" % name)
+
+
+def nodes_if_ucx(text):
+    """FERRY_NODES for ranks that open a transport: without ucx none reaches other nodes."""
+    return text if has_plugin("ucx") else None
+
+
 def free_port(neighbours=0):
     """A port that nobody uses, nor those right after it."""
     for _ in range(1000):
@@ -246,16 +261,15 @@ class Rank:
                 report["t"], report["op"], report["status"], report["n_ranks"], report["ms"],
                 report["text"]))
         lines += ["    out: " + line for line in self.noise[-5:]]
-        lines += ["    err: " + line for line in self.errors[-8:]]
+        lines += ["    err: " + line for line in self.errors[-30:]]
         return "\n".join(lines)
 
 
 class Ranks:
     """Several ranks, as a context: at its end all are ended, and nothing may be left of them."""
 
-    def __init__(self, leaks=True):
+    def __init__(self):
         self.all = []
-        self.leaks = leaks
 
     def __enter__(self):
         self.shm = shared_memory()
@@ -269,7 +283,8 @@ class Ranks:
             rank.end()
         sessions = {rank.pid for rank in self.all}
         try:
-            if kind is None and self.leaks:
+            if kind is None:
+                self.check_sanitizers()
                 self.check_nothing_left(sessions)
         except Failure as failure:
             kind, value = Failure, failure
@@ -281,6 +296,13 @@ class Ranks:
         if kind is not None and issubclass(kind, Failure):
             raise Failure("%s\n%s" % (value, self.text())) from None
         return False
+
+    def check_sanitizers(self):
+        for rank in self.all:
+            for number, line in enumerate(rank.errors):
+                if "Sanitizer" in line or "runtime error:" in line:
+                    raise Failure("rank %s:\n%s" % (rank.number,
+                                                    "\n".join(rank.errors[number:number + 60])))
 
     def check_nothing_left(self, sessions):
         until = time.monotonic() + 2 * options.patience
@@ -389,6 +411,8 @@ def parse(more=None):
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--sanitized", action="store_true",
+                        help="programs without a sanitizer cannot load the library")
     parser.add_argument("--jobs", type=int, default=0, help="cases at one time")
     parser.add_argument("--patience", type=float,
                         default=float(os.environ.get("FERRY_TEST_PATIENCE", "1")))

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 
 import ranks
-from ranks import Ranks, Skip, check, environment, free_port, options
+from ranks import Ranks, Skip, check, environment, free_port, need_plugin, options
 
 WORK = ["create!", "loop:0.2", "open", "traffic:0.1", "close", "destroy"]
 HERE = Path(__file__).resolve().parent
@@ -187,8 +187,12 @@ def case_two_at_once():
 def case_interrupted():
     """A signal every few milliseconds breaks no call."""
     run(4, ["interrupts:3", "create!", "loop:0.4", "open", "traffic:0.3", "close", "destroy"])
+
+
+def case_interrupted_on_nodes():
+    need_plugin("ucx")
     run(3, ["interrupts:3", "create!", "loop:0.2", "open", "traffic:0.2", "close", "destroy"],
-        nodes=3, FERRY_NODES=3)
+        nodes=3, FERRY_NODES=3, UCX_TLS="tcp,self")
 
 
 # ---- launchers -----------------------------------------------------------------------------------
@@ -226,28 +230,22 @@ def mpirun(n):
     return [path, "--allow-run-as-root", "--oversubscribe", "-n", str(n)]
 
 
-def need_pmix():
-    folders = [os.environ.get("FERRY_PLUGINS"), str(Path(options.ferry).parent)]
-    if not any((Path(folder) / "libferry_pmix.so").exists() for folder in folders if folder):
-        raise Skip("the PMIx plugin is not built")
-
-
 def case_mpirun():
     """PMIx: no other variable says anything."""
-    need_pmix()
+    need_plugin("pmix")
     launched(4, mpirun(4))
 
 
 def case_mpirun_on_nodes():
-    need_pmix()
+    need_plugin("pmix")
     launched(4, mpirun(4), nodes=2, FERRY_NODES=2)
 
 
 def case_mpirun_communicator():
     """Ranks that call MPI themselves, through <ferry/mpi.h>."""
     compiler = shutil.which("mpicc")
-    if compiler is None:
-        raise Skip("there is no mpicc")
+    if compiler is None or options.sanitized:
+        raise Skip("there is no mpicc, or the library has a sanitizer")
     command = mpirun(4)
     library = Path(options.ferry).parent
     with Ranks() as world:

@@ -319,6 +319,40 @@ static void test_unmapped(void **state)
     run_processes(2, run_unmapped, NULL, FERRY_ANY_RANK);
 }
 
+/* Who has closed its transport is out of reach, even where its memory is still mapped. */
+static void run_closed(rank_thread *self)
+{
+    static setting it;
+    unsigned char  bytes[100] = {1};
+    ferry_region  *imported;
+    ferry_buffer   buffer = ferry_buffer_of(bytes, sizeof bytes);
+    expect_ok(self, set_up(self, &it));
+    expect_ok(self, import(&it, 1 - self->rank, &imported, &self->error));
+    expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    if (self->rank == 1) {
+        ferry_transport_close(it.transport);
+    }
+    expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    if (self->rank == 0) {
+        expect_status(self, FERRY_ERR_MISUSE,
+                      ferry_put(it.transport, 1, imported, 0, &buffer, NULL, &self->error));
+        expect_says(self, "rank 1 cannot be reached any more");
+        expect_status(self, FERRY_ERR_MISUSE,
+                      ferry_get(it.transport, 1, imported, 0, &buffer, NULL, &self->error));
+    }
+    expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    expect(self, it.memory[0] == 0);
+    if (self->rank == 0) {
+        ferry_transport_close(it.transport);
+    }
+}
+
+static void test_closed(void **state)
+{
+    (void)state;
+    run_processes(2, run_closed, NULL, FERRY_ANY_RANK);
+}
+
 /* A peer that dies while others write to it: all get to know, whatever they were doing. */
 enum { VICTIM = 1 };
 
@@ -369,7 +403,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_allowed),    cmocka_unit_test(test_attach_denied),
         cmocka_unit_test(test_old_kernel), cmocka_unit_test(test_no_pages),
-        cmocka_unit_test(test_unmapped),   cmocka_unit_test(test_death),
+        cmocka_unit_test(test_unmapped),   cmocka_unit_test(test_closed),
+        cmocka_unit_test(test_death),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
