@@ -8,8 +8,10 @@
 #include "world/process.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -433,6 +435,44 @@ void fy_control_serve(fy_process *process)
 }
 
 /*
+ * The state of a neighbour's process on this node, as /proc has it: 'T' is stopped, 'R' and 'S' are
+ * alive. 0 where it is not to be seen.
+ */
+static char process_state(const fy_process *process, const fy_conn *conn)
+{
+    if (!atomic_load(&process->tabled) || conn->rank >= process->n_ranks ||
+        process->table[conn->rank].place.node != process->table[process->rank].place.node) {
+        return 0;
+    }
+    char    path[64], text[256];
+    int32_t pid = fy_board_pid(process->board, conn->claim);
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int     fd   = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t used = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) {
+        close(fd);
+    }
+    text[used < 0 ? 0 : used] = '\0';
+    /* "PID (NAME) STATE ...", where the name may hold anything, brackets too. */
+    const char *end = strrchr(text, ')');
+    return end != NULL && end[1] == ' ' ? end[2] : 0;
+}
+
+/*
+ * On a machine with far more work than cores a process that lives may be silent for long: where its
+ * state can be seen, it gets more time. Elsewhere silence is all there is to know.
+ */
+static bool may_only_be_slow(const fy_process *process, const fy_conn *conn, int64_t silent_ns)
+{
+    enum { PATIENCE = 3 };
+    if (silent_ns >= process->deadline_ns * PATIENCE) {
+        return false;
+    }
+    char state = process_state(process, conn);
+    return state != 0 && strchr("RSD", state) != NULL;
+}
+
+/*
  * A neighbour that is silent for most of a deadline: what its machine's kernel does tells whether
  * the process is stopped or the machine out of reach. What is left of the deadline is for telling
  * the others.
@@ -447,7 +487,8 @@ static void check_silence(fy_process *process, fy_conn *conn, int64_t now_ns)
     if (heard < conn->since_ns) {
         heard = conn->since_ns;
     }
-    if (now_ns - heard < limit || fy_failed(&process->failure)) {
+    if (now_ns - heard < limit || fy_failed(&process->failure) ||
+        may_only_be_slow(process, conn, now_ns - heard)) {
         return;
     }
     uint32_t rank    = conn->rank != FERRY_ANY_RANK ? conn->rank : conn->claim;
