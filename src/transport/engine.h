@@ -132,7 +132,10 @@ typedef struct fy_engine {
     /* (optional) */
     ferry_status (*get)(void *state, uint32_t peer, const fy_region_view *region, void *attachment,
                         uint64_t offset, void *target, uint64_t bytes, ferry_error *error);
-    /* Puts to peer (FERRY_ANY_RANK: all) are in place and gets are here. */
+    /*
+     * Puts to peer (FERRY_ANY_RANK: all) are in place and gets are here. In a failed world, where
+     * it is called too, it ends at once, and no memory of the caller's is touched after it.
+     */
     ferry_status (*flush)(void *state, uint32_t peer, ferry_error *error);
     /* Works without waiting; true if anything happened. (optional: nothing to do) */
     bool (*progress)(void *state);

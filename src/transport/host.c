@@ -41,6 +41,23 @@ void fy_report_lost(ferry_world *world, uint32_t peer, const char *sentence)
     }
 }
 
+static bool never(void *context)
+{
+    (void)context;
+    return false;
+}
+
+ferry_status fy_world_verdict(ferry_world *world, ferry_status status, ferry_error *error)
+{
+    if (status != FERRY_ERR_PEER_LOST) {
+        return status;
+    }
+    if (!fy_failed(world->failure)) {
+        fy_world_wait(world, never, NULL, NULL, world->settings.deadline_ns, NULL);
+    }
+    return fy_failed(world->failure) ? fy_failure_get(world->failure, NULL, error) : status;
+}
+
 static void lost(const fy_host *host, uint32_t peer, const char *sentence)
 {
     fy_report_lost(world_of(host), peer, sentence);

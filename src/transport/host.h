@@ -14,4 +14,11 @@ fy_host fy_host_of(ferry_world *world);
  */
 void fy_report_lost(ferry_world *world, uint32_t peer, const char *sentence);
 
+/*
+ * What a caller is told when an engine's call has ended with status: FERRY_ERR_PEER_LOST waits
+ * until the world has failed too, so that nobody sees a lost rank in a world that seems well, and
+ * then is the world's own sentence. Anything else is passed on.
+ */
+ferry_status fy_world_verdict(ferry_world *world, ferry_status status, ferry_error *error);
+
 #endif

@@ -1,4 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/host.h"
 #include "transport/region.h"
 #include "transport/word.h"
 
@@ -172,9 +173,10 @@ static ferry_status put(ferry_transport *transport, const move *call, const ferr
                                 .value      = signal->value,
                                 .op         = signal->op};
     }
-    return engine->table->put(engine->state, call->peer, &call->region->view, known, call->offset,
-                              call->buffer->base, call->buffer->bytes,
-                              signal == NULL ? NULL : &view, error);
+    ferry_status status = engine->table->put(engine->state, call->peer, &call->region->view, known,
+                                             call->offset, call->buffer->base, call->buffer->bytes,
+                                             signal == NULL ? NULL : &view, error);
+    return fy_world_verdict(transport->world, status, error);
 }
 
 ferry_status ferry_put(ferry_transport *transport, uint32_t peer, ferry_region *region,
@@ -217,6 +219,7 @@ ferry_status ferry_get(ferry_transport *transport, uint32_t peer, ferry_region *
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "engine %s cannot fetch bytes: put them",
                        engine->table->name);
     }
-    return engine->table->get(engine->state, peer, &region->view, region->attachments[index],
-                              offset, target->base, target->bytes, error);
+    status = engine->table->get(engine->state, peer, &region->view, region->attachments[index],
+                                offset, target->base, target->bytes, error);
+    return fy_world_verdict(transport->world, status, error);
 }

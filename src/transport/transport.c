@@ -295,12 +295,15 @@ ferry_status ferry_flush(ferry_transport *transport, uint32_t peer, ferry_queue 
                        "flush: this version has no queues; pass NULL");
     }
     ferry_status status = fy_transport_state(transport, error);
-    for (uint32_t i = 0; status == FERRY_OK && i < transport->n_engines; i++) {
+    /* In a failed world too: after it no engine may read a source that the caller frees now. */
+    for (uint32_t i = 0; i < transport->n_engines; i++) {
         const fy_open_engine *engine = &transport->engines[i];
         if (peer == FERRY_ANY_RANK ||
             (transport->engine_of[peer] == i && !fy_is_self(transport, peer))) {
-            status = engine->table->flush(engine->state, peer, error);
+            ferry_status its =
+                engine->table->flush(engine->state, peer, status == FERRY_OK ? error : NULL);
+            status = status == FERRY_OK ? its : status;
         }
     }
-    return status;
+    return fy_world_verdict(transport->world, status, error);
 }

@@ -6,8 +6,10 @@
  * Allocations that fail on request, beneath ferry and beneath jansson, and a count of the blocks
  * that live. The programs of this folder are linked with --wrap for malloc and its kin, so the
  * library's own calls end here; jansson is handed these functions. Its parser is spared: it takes a
- * refusal for a syntax error, or asserts.
+ * refusal for a syntax error, or asserts. Threads may allocate at once; failing_by_thread lets only
+ * those fail that ask for it, so that the same allocation of a rank fails in every run.
  */
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,24 +29,33 @@ void   *__wrap_calloc(size_t count, size_t item_bytes);
 void   *__wrap_realloc(void *items, size_t n_bytes);
 void    __wrap_free(void *items);
 
-static int64_t failing_countdown =
-    -1;                          /* allocations before the one that fails; negative: none does */
-static bool    failing_for_good; /* all later ones fail too */
-static bool    failing_happened;
-static int64_t failing_live;
-static bool    failing_spares; /* inside jansson's parser */
+/* Allocations before the one that fails; negative: none does. */
+static _Atomic int64_t    failing_countdown = -1;
+static bool               failing_for_good; /* all later ones fail too */
+static _Atomic bool       failing_happened;
+static _Atomic int64_t    failing_live;
+static bool               failing_by_thread;
+static _Thread_local bool failing_mine;   /* this thread's allocations may fail */
+static _Thread_local bool failing_spares; /* inside jansson's parser */
 
 static bool failing_now(void)
 {
-    if (failing_countdown < 0 || failing_spares) {
+    int64_t left = atomic_load(&failing_countdown);
+    if (failing_spares || (failing_by_thread && !failing_mine)) {
         return false;
     }
-    if (failing_countdown > 0) {
-        failing_countdown--;
+    do {
+        if (left < 0) {
+            return false;
+        }
+    } while (!atomic_compare_exchange_weak(&failing_countdown, &left,
+                                           left > 0           ? left - 1
+                                           : failing_for_good ? 0
+                                                              : -1));
+    if (left > 0) {
         return false;
     }
-    failing_happened  = true;
-    failing_countdown = failing_for_good ? 0 : -1;
+    failing_happened = true;
     return true;
 }
 
@@ -95,9 +106,9 @@ static inline void failing_init(void)
 
 static inline void failing_start(int64_t n_before, bool for_good)
 {
-    failing_countdown = n_before;
     failing_for_good  = for_good;
     failing_happened  = false;
+    failing_countdown = n_before;
 }
 
 /* Whether an allocation was refused since the start. */

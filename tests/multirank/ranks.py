@@ -72,10 +72,19 @@ def nodes_if_ucx(text):
     return text if has_plugin("ucx") else None
 
 
+given_ports = set()
+port_lock = threading.Lock()
+
+
 def free_port(neighbours=0):
-    """A port that nobody uses, nor those right after it."""
+    """A port that nobody uses, nor those right after it; none is given to two cases of a run."""
     for _ in range(1000):
         port = random.SystemRandom().randint(FIRST_PORT, LAST_PORT)
+        wanted = set(range(port, port + neighbours + 1))
+        with port_lock:
+            if wanted & given_ports:
+                continue
+            given_ports.update(wanted)
         sockets = []
         try:
             for i in range(neighbours + 1):

@@ -15,9 +15,14 @@
 /* A call moves at most this much, so that the failure of the world is noticed between calls. */
 static const uint64_t PIECE_BYTES = (uint64_t)64 << 20;
 
+/* Within which the world learns that a process of this node has ended. */
+static const int64_t MOMENT_NS = 1000000000;
+
 /*
  * A process id may name another process, in another namespace or after the peer's death. So each
  * rank tells all where a secret number of its own lies, and who reads that there has the right one.
+ * It is read again before every piece, for the next process of that id could be anybody's; and it
+ * goes when the owner's memory may no longer be reached.
  */
 typedef struct token {
     uint64_t address;
@@ -89,9 +94,15 @@ ferry_status fy_attach_create(ferry_world *world, fy_attach **attach_out, ferry_
     return FERRY_OK;
 }
 
+void fy_attach_revoke(fy_attach *attach)
+{
+    explicit_bzero(&attach->own.value, sizeof attach->own.value); /* others read it */
+}
+
 void fy_attach_destroy(fy_attach *attach)
 {
     if (attach != NULL) {
+        fy_attach_revoke(attach);
         fy_free(attach->tokens);
         fy_free(attach->verdicts);
         fy_free(attach);
@@ -115,7 +126,20 @@ static uint32_t local_of(const fy_attach *attach, uint32_t peer)
     return found ? first : attach->n_local;
 }
 
-/* Reads the peer's number. What a dying peer answers is no verdict. */
+/* Reads the peer's number: 0 if it is there, else an errno; EFAULT for another process's memory. */
+static int identify(int32_t pid, const token *its)
+{
+    uint64_t     value  = 0;
+    struct iovec here   = {.iov_base = &value, .iov_len = sizeof value};
+    struct iovec there  = {.iov_base = (void *)(uintptr_t)its->address, .iov_len = sizeof value};
+    ssize_t      n_read = process_vm_readv(pid, &here, 1, &there, 1, 0);
+    if (n_read < 0) {
+        return errno;
+    }
+    return n_read == (ssize_t)sizeof value && value == its->value ? 0 : EFAULT;
+}
+
+/* What a dying peer answers is no verdict. */
 static uint8_t prove(const fy_attach *attach, uint32_t peer, const token *its)
 {
     int32_t pid = attach->world->pid_of(attach->world, peer);
@@ -123,18 +147,11 @@ static uint8_t prove(const fy_attach *attach, uint32_t peer, const token *its)
         fy_log(FERRY_LOG_DEBUG, "cross-memory attach: rank %u has no process id here", peer);
         return DENIED;
     }
-    uint64_t     value  = 0;
-    struct iovec here   = {.iov_base = &value, .iov_len = sizeof value};
-    struct iovec there  = {.iov_base = (void *)(uintptr_t)its->address, .iov_len = sizeof value};
-    ssize_t      n_read = process_vm_readv(pid, &here, 1, &there, 1, 0);
-    if (n_read < 0 && errno == ESRCH) {
-        return UNKNOWN;
+    int problem = identify(pid, its);
+    if (problem != 0) {
+        fy_log(FERRY_LOG_DEBUG, "cross-memory attach to rank %u: %s", peer, strerror(problem));
     }
-    if (n_read < 0) {
-        fy_log(FERRY_LOG_DEBUG, "cross-memory attach to rank %u: %s", peer, strerror(errno));
-        return DENIED;
-    }
-    return n_read == (ssize_t)sizeof value && value == its->value ? ALLOWED : DENIED;
+    return problem == 0 ? ALLOWED : problem == ESRCH ? UNKNOWN : DENIED;
 }
 
 ferry_status fy_attach_check(fy_attach *attach, uint32_t peer, ferry_error *error)
@@ -181,6 +198,21 @@ static ferry_status lose(ferry_world *world, uint32_t peer, ferry_error *error)
                                      : fy_fail(error, FERRY_ERR_PEER_LOST, "%s", sentence.message);
 }
 
+/*
+ * The peer's number is not where it was: the peer has closed its transport; or it is dead, and
+ * another process has its id already, of which the world will learn in a moment.
+ */
+static ferry_status refuse(ferry_world *world, uint32_t peer, ferry_error *error)
+{
+    int64_t limit_ns =
+        world->settings.deadline_ns < MOMENT_NS ? world->settings.deadline_ns : MOMENT_NS;
+    fy_world_wait(world, never, NULL, NULL, limit_ns, NULL);
+    return fy_failed(world->failure)
+               ? fy_failure_get(world->failure, NULL, error)
+               : fy_fail(error, FERRY_ERR_MISUSE,
+                         "rank %u cannot be reached any more: it has closed its transport", peer);
+}
+
 static ferry_status explain(fy_attach *attach, uint32_t peer, const void *there, uint64_t bytes,
                             int problem, ferry_error *error)
 {
@@ -210,9 +242,17 @@ static ferry_status transfer(fy_attach *attach, uint32_t peer, transfer_fn move,
                              char *there, uint64_t bytes, ferry_error *error)
 {
     ferry_world *world = attach->world;
+    const token *its   = &attach->tokens[local_of(attach, peer)];
     int32_t      pid   = world->pid_of(world, peer);
     uint64_t     done  = 0;
     while (done < bytes) {
+        int problem = identify(pid, its);
+        if (problem == EFAULT) {
+            return refuse(world, peer, error);
+        }
+        if (problem != 0) {
+            return explain(attach, peer, there + done, bytes - done, problem, error);
+        }
         uint64_t     piece  = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
         struct iovec local  = {.iov_base = here + done, .iov_len = (size_t)piece};
         struct iovec remote = {.iov_base = there + done, .iov_len = (size_t)piece};
@@ -220,7 +260,7 @@ static ferry_status transfer(fy_attach *attach, uint32_t peer, transfer_fn move,
         if (moved < 0 && (errno == EINTR || errno == EAGAIN)) {
             moved = 0;
         } else if (moved <= 0) {
-            int problem = moved < 0 ? errno : EFAULT;
+            problem = moved < 0 ? errno : EFAULT;
             return explain(attach, peer, there + done, bytes - done, problem, error);
         }
         done += (uint64_t)moved;

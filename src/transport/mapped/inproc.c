@@ -6,13 +6,15 @@
 #include "transport/pages.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
 /*
  * Ranks that are threads: every pointer is good for all. Memory of a region goes with the last rank
  * that releases it, for when the world fails ranks do not wait for each other, and a slower one may
- * be in the middle of a put.
+ * be in the middle of a put. Registered memory is the owner's to free: who copies there counts as a
+ * visitor, no visit begins once the world has failed, and then the owner waits for the last to end.
  */
 
 /* A symmetric region, as all ranks see it. */
@@ -30,6 +32,7 @@ typedef struct common {
     uint32_t         n_ranks;
     pthread_mutex_t  lock; /* of the list and what is in it, but for parts that are complete */
     heap            *heaps;
+    _Atomic uint32_t visitors[]; /* by rank: copies under way in memory that it registered */
 } common;
 
 typedef struct inproc {
@@ -46,7 +49,7 @@ static bool probe(char *why, size_t why_bytes)
 
 static ferry_status make_common(uint32_t n_ranks, common **common_out, ferry_error *error)
 {
-    common *fresh = fy_alloc_zeroed(1, sizeof *fresh);
+    common *fresh = fy_alloc_zeroed(1, sizeof *fresh + n_ranks * sizeof fresh->visitors[0]);
     if (fresh == NULL || pthread_mutex_init(&fresh->lock, NULL) != 0) {
         fy_free(fresh);
         return fy_fail_no_memory(error, "engine inproc");
@@ -167,10 +170,22 @@ static void remove_heap(common *shared, heap *one)
     *link = one->next;
 }
 
+/* Only where the world has failed: else peers stop by themselves before memory goes. */
+static void await_visitors(const inproc *state)
+{
+    while (fy_failed(state->world->failure) &&
+           atomic_load(&state->common->visitors[state->world->rank]) != 0) {
+        sched_yield();
+    }
+}
+
 static void release(void *context, const fy_region_view *region, void *attachment)
 {
     inproc *state = context;
     heap   *one   = attachment;
+    if (region->kind == FY_REGION_REGISTERED) {
+        await_visitors(state);
+    }
     if (region->kind != FY_REGION_SYMMETRIC) {
         return;
     }
@@ -205,29 +220,52 @@ static void *part_of(uint32_t peer, const fy_region_view *region, void *attachme
     return region->kind == FY_REGION_SYMMETRIC ? ((heap *)attachment)->parts[peer] : region->base;
 }
 
+/* Between memory of this rank and some that peer registered. */
+static ferry_status visit(const inproc *state, uint32_t peer, void *to, const void *from,
+                          uint64_t bytes, ferry_error *error)
+{
+    _Atomic uint32_t *visitors = &state->common->visitors[peer];
+    ferry_status      status   = FERRY_OK;
+    atomic_fetch_add(visitors, 1);
+    if (fy_failed(state->world->failure)) {
+        status = fy_failure_get(state->world->failure, NULL, error);
+    } else {
+        fy_mapped_copy(to, from, bytes);
+    }
+    atomic_fetch_sub(visitors, 1);
+    return status;
+}
+
 static ferry_status put(void *context, uint32_t peer, const fy_region_view *region,
                         void *attachment, uint64_t offset, const void *source, uint64_t bytes,
                         const fy_signal_view *signal, ferry_error *error)
 {
-    inproc *state = context;
-    (void)error;
+    const inproc *state  = context;
+    ferry_status  status = FERRY_OK;
     if (bytes != 0) {
-        fy_mapped_copy((char *)part_of(peer, region, attachment) + offset, source, bytes);
+        char *to = (char *)part_of(peer, region, attachment) + offset;
+        if (region->kind == FY_REGION_SYMMETRIC) {
+            fy_mapped_copy(to, source, bytes);
+        } else {
+            status = visit(state, peer, to, source, bytes, error);
+        }
     }
-    if (signal != NULL) {
+    if (status == FERRY_OK && signal != NULL) {
         fy_mapped_signal(state->world, peer, part_of(peer, signal->region, signal->attachment),
                          signal);
     }
-    return FERRY_OK;
+    return status;
 }
 
 static ferry_status get(void *context, uint32_t peer, const fy_region_view *region,
                         void *attachment, uint64_t offset, void *target, uint64_t bytes,
                         ferry_error *error)
 {
-    (void)context;
-    (void)error;
-    fy_mapped_copy(target, (const char *)part_of(peer, region, attachment) + offset, bytes);
+    const char *from = (const char *)part_of(peer, region, attachment) + offset;
+    if (region->kind != FY_REGION_SYMMETRIC) {
+        return visit(context, peer, target, from, bytes, error);
+    }
+    fy_mapped_copy(target, from, bytes);
     return FERRY_OK;
 }
 

@@ -112,10 +112,12 @@ static ferry_status attach(void *context, const fy_region_view *region, void **a
 
 static void release(void *context, const fy_region_view *region, void *attachment)
 {
-    (void)context;
+    const shm *state = context;
     if (region->kind == FY_REGION_SYMMETRIC) {
         fy_node_memory_cleanup(attachment);
         fy_free(attachment);
+    } else if (region->kind == FY_REGION_REGISTERED && fy_failed(state->world->failure)) {
+        fy_attach_revoke(state->attach);
     }
 }
 

@@ -33,7 +33,7 @@ static int64_t sleep_ns(void *context)
 
 /*
  * Waits in slices of the deadline, so that a rank that shows no sign of life for a whole one is
- * found out within a slice more.
+ * found out within a slice more: then it is lost. FERRY_OK: the wait is over.
  */
 static ferry_status wait_in_slices(wait_for *wait, const char *what, ferry_error *error)
 {
@@ -54,9 +54,10 @@ static ferry_status wait_in_slices(wait_for *wait, const char *what, ferry_error
             n_events = peer->n_events;
             since_ns = fy_ucx_now_ns();
         } else if (fy_ucx_now_ns() - since_ns >= host->deadline_ns) {
-            return fy_fail(error, FERRY_ERR_TIMEOUT,
-                           "rank %u did not %s and showed no sign of life for %.1f seconds",
-                           wait->rank, what, (double)host->deadline_ns / 1e9);
+            fy_ucx_lose(engine, wait->rank,
+                        "rank %u did not %s and showed no sign of life for %.1f seconds",
+                        wait->rank, what, (double)host->deadline_ns / 1e9);
+            return FERRY_OK;
         }
     }
 }
@@ -129,6 +130,8 @@ ferry_status fy_ucx_flush(void *state, uint32_t rank, ferry_error *error)
     ferry_status status = engine->host->state(engine->host, error);
     if (status == FERRY_OK) {
         fy_ucx_disarm(engine);
+    } else {
+        engine->is_dead = true;
     }
     for (uint32_t r = first; r < end && status == FERRY_OK; r++) {
         status = ask(engine, r, error);

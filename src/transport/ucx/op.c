@@ -46,6 +46,9 @@ fy_ucx_op *fy_ucx_op_new(fy_ucx *engine, uint32_t peer, fy_ucx_role role)
 
 void fy_ucx_op_free(fy_ucx_op *op)
 {
+    if (op == NULL) {
+        return;
+    }
     fy_ucx *engine = op->engine;
     if (op->is_packed) {
         ucp_rkey_buffer_release(op->body);

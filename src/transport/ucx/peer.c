@@ -29,8 +29,9 @@ void fy_ucx_lose(fy_ucx *engine, uint32_t peer, const char *format, ...)
     va_start(arguments, format);
     (void)vsnprintf(news->sentence, sizeof news->sentence, format, arguments);
     va_end(arguments);
-    news->has_loss = true;
-    news->lost     = peer;
+    news->has_loss  = true;
+    news->lost      = peer;
+    engine->is_dead = true;
 }
 
 static void on_error(void *context, ucp_ep_h ep, ucs_status_t status)
@@ -52,16 +53,12 @@ ferry_status fy_ucx_peer_state(const fy_ucx *engine, uint32_t peer, ferry_error 
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "rank %u cannot be reached any more: it has closed its transport", peer);
     }
-    if (engine->peers[peer].is_lost && engine->news.lost == peer) {
+    if (engine->news.sentence[0] != '\0') {
         return fy_fail(error, FERRY_ERR_PEER_LOST, "%s", engine->news.sentence);
     }
     if (engine->peers[peer].is_lost) {
         return fy_fail(error, FERRY_ERR_PEER_LOST,
                        "rank %u is lost: its connection broke or it broke the protocol", peer);
-    }
-    if (engine->is_dead) {
-        return fy_fail(error, FERRY_ERR_TIMEOUT,
-                       "the ucx engine gave up on a peer that went on writing to a freed region");
     }
     return FERRY_OK;
 }

@@ -66,6 +66,10 @@ static void raise_signal(fy_ucx *engine, uint32_t source, const fy_ucx_slot *slo
     if (place == NULL) {
         return;
     }
+    if ((uintptr_t)place % sizeof(uint64_t) != 0) {
+        fy_ucx_lose(engine, source, "rank %u breaks the protocol of the ucx engine", source);
+        return;
+    }
     _Atomic uint64_t *word = place;
     if (slot->after == FY_UCX_SET) {
         atomic_store(word, slot->value);

@@ -115,6 +115,18 @@ static void unlink_region(fy_ucx *engine, const fy_ucx_region *region)
     }
 }
 
+/* Gives up on whoever keeps a region busy; of one that has left nothing comes any more. */
+static void lose_users(fy_ucx *engine, const fy_ucx_region *region)
+{
+    for (size_t i = 0; i < engine->n_chunks * FY_UCX_CHUNK; i++) {
+        const fy_ucx_op *op = &engine->chunks[i / FY_UCX_CHUNK][i % FY_UCX_CHUNK];
+        if (op->region == region && (op->role == FY_UCX_RECEIVING || op->role == FY_UCX_REPLYING)) {
+            fy_ucx_lose(engine, op->peer, "rank %u has not come to an end with a region of rank %u",
+                        op->peer, engine->host->rank);
+        }
+    }
+}
+
 /* Ops that outlive the region, such as a question that was never answered, forget it. */
 static void forget_region(fy_ucx *engine, const fy_ucx_region *region)
 {
@@ -128,8 +140,8 @@ static void forget_region(fy_ucx *engine, const fy_ucx_region *region)
 
 /*
  * What UCX still writes there must end before the memory goes. Only a peer that breaks the contract
- * leaves something, and then this takes a deadline at most; once the world has failed the worker is
- * not run any more, so nothing is written.
+ * leaves something, and then this takes a deadline at most and fails the world, after which the
+ * worker is not run any more, so that nothing is written.
  */
 void fy_ucx_release(void *state, const fy_region_view *view, void *attachment)
 {
@@ -145,7 +157,7 @@ void fy_ucx_release(void *state, const fy_region_view *view, void *attachment)
                                  NULL);
         fy_ucx_enter(engine);
         if (!is_idle(engine, region)) {
-            engine->is_dead = true;
+            lose_users(engine, region);
         }
     }
     forget_region(engine, region);

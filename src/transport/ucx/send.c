@@ -63,13 +63,19 @@ void fy_ucx_send(fy_ucx_op *op)
                                        op->bytes == 0 ? NULL : op->body, op->bytes, &params));
 }
 
-/* Flushes the RMA puts so far; held, which may be NULL, may leave when they are in place. */
+/*
+ * Flushes the RMA puts so far; held, which may be NULL, is held back until they are in place. An
+ * error leaves it the caller's.
+ */
 static ferry_status flush_rma(fy_ucx *engine, uint32_t rank, fy_ucx_op *held, ferry_error *error)
 {
     fy_ucx_peer *peer = &engine->peers[rank];
     fy_ucx_op   *op   = fy_ucx_op_new(engine, rank, FY_UCX_FLUSHING);
     if (op == NULL) {
         return fy_fail_no_memory(error, "a flush of the ucx engine");
+    }
+    if (held != NULL) {
+        fy_ucx_enqueue(&peer->held, held);
     }
     op->body            = held;
     peer->has_unflushed = false;
@@ -80,17 +86,23 @@ static ferry_status flush_rma(fy_ucx *engine, uint32_t rank, fy_ucx_op *held, fe
     return FERRY_OK;
 }
 
-/* Sends a PUT that has something after it: behind the RMA puts before it, and in order. */
+/*
+ * Sends a PUT that has something after it: behind the RMA puts before it, and in order. An error
+ * leaves op the caller's.
+ */
 static ferry_status send_in_order(fy_ucx_op *op, ferry_error *error)
 {
     fy_ucx_peer *peer = &op->engine->peers[op->peer];
-    if (!peer->has_unflushed && peer->held.first == NULL) {
-        fy_ucx_send(op);
-        return FERRY_OK;
+    if (peer->has_unflushed) {
+        return flush_rma(op->engine, op->peer, op, error);
     }
-    op->is_free = !peer->has_unflushed;
-    fy_ucx_enqueue(&peer->held, op);
-    return peer->has_unflushed ? flush_rma(op->engine, op->peer, op, error) : FERRY_OK;
+    if (peer->held.first != NULL) {
+        op->is_free = true;
+        fy_ucx_enqueue(&peer->held, op);
+    } else {
+        fy_ucx_send(op);
+    }
+    return FERRY_OK;
 }
 
 static bool has_room(const fy_ucx *engine, uint32_t rank)
@@ -129,12 +141,21 @@ static ferry_status new_op(fy_ucx *engine, uint32_t rank, fy_ucx_role role, void
     return FERRY_OK;
 }
 
+/* An op of new_op that was not sent after all. */
+static void take_back(fy_ucx_op *op)
+{
+    fy_ucx_peer *peer = &op->engine->peers[op->peer];
+    peer->n_sending--;
+    peer->sending_bytes -= op->bytes;
+    fy_ucx_op_free(op);
+}
+
 static bool has_answer(const fy_ucx *engine, uint32_t rank)
 {
     return !engine->peers[rank].is_asking;
 }
 
-/* Fetches the key by which peer's part of region is reached; NONE if it has none to give. */
+/* Fetches the key by which peer's part of region is reached; without rkey if it gives none. */
 static ferry_status find_key(fy_ucx *engine, uint32_t rank, fy_ucx_region *region,
                              fy_ucx_key **key_out, ferry_error *error)
 {
@@ -146,9 +167,8 @@ static ferry_status find_key(fy_ucx *engine, uint32_t rank, fy_ucx_region *regio
         fy_ucx_op *answer  = fy_ucx_op_new(engine, rank, FY_UCX_ASKING);
         fy_ucx_op *message = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
         if (answer == NULL || message == NULL) {
-            if (answer != NULL) {
-                fy_ucx_op_free(answer);
-            }
+            fy_ucx_op_free(answer);
+            fy_ucx_op_free(message);
             return fy_fail_no_memory(error, "an operation of the ucx engine");
         }
         engine->peers[rank].is_asking = true;
@@ -209,7 +229,11 @@ static ferry_status put_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
     op->header.after_region = signal->region->id;
     op->header.after_offset = signal->offset;
     op->header.value        = signal->value;
-    return send_in_order(op, error);
+    status                  = send_in_order(op, error);
+    if (status != FERRY_OK) {
+        take_back(op);
+    }
+    return status;
 }
 
 static ferry_status move_by_rma(fy_ucx *engine, uint32_t rank, fy_ucx_key *key, uint64_t offset,
@@ -296,12 +320,12 @@ static ferry_status get_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
     if (status != FERRY_OK) {
         return status;
     }
-    engine->peers[rank].n_waiting++;
     fy_ucx_op *message = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
     if (message == NULL) {
-        fy_ucx_finish(op, UCS_ERR_CANCELED);
+        take_back(op);
         return fy_fail_no_memory(error, "an operation of the ucx engine");
     }
+    engine->peers[rank].n_waiting++;
     name_place(message, FY_UCX_GET, region, offset);
     message->header.number = op->index;
     message->header.value  = bytes;
@@ -349,10 +373,16 @@ ferry_status fy_ucx_ask_reached(fy_ucx *engine, uint32_t rank, ferry_error *erro
     if (op == NULL) {
         return fy_fail_no_memory(error, "a flush of the ucx engine");
     }
-    op->header.kind  = FY_UCX_PUT;
-    op->header.after = FY_UCX_ANSWER;
-    op->header.value = ++peer->n_asked;
-    return send_in_order(op, error);
+    op->header.kind     = FY_UCX_PUT;
+    op->header.after    = FY_UCX_ANSWER;
+    op->header.value    = peer->n_asked + 1;
+    ferry_status status = send_in_order(op, error);
+    if (status != FERRY_OK) {
+        fy_ucx_op_free(op);
+        return status;
+    }
+    peer->n_asked++;
+    return FERRY_OK;
 }
 
 /* The key of an own region, for a peer that asked. */

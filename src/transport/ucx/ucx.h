@@ -128,7 +128,7 @@ struct fy_ucx {
     pthread_mutex_t mutex;
     bool            has_mutex;
     bool            is_closing; /* what breaks now is no news */
-    bool            is_dead;    /* the world has failed: memory of users is not touched any more */
+    bool            is_dead;    /* the world has failed or is about to: the worker runs no more */
     fy_ucx_peer    *peers;
     fy_ucx_region  *regions[FY_UCX_BUCKETS]; /* own ones, by id */
     fy_ucx_op     **chunks;
@@ -146,7 +146,7 @@ struct fy_ucx {
     int      worker_fd;
     bool     is_watched;
     bool     is_armed;
-    bool     is_ticking;
+    bool     is_ticking; /* fast, because it is not armed or was not a moment ago */
     uint64_t n_calls;
     uint64_t n_calls_at_tick;
     int64_t  worked_ns; /* when the worker last had something to do */
@@ -154,7 +154,7 @@ struct fy_ucx {
 
 /* -- op.c: the pool and queues */
 fy_ucx_op *fy_ucx_op_new(fy_ucx *engine, uint32_t peer, fy_ucx_role role); /* NULL: no memory */
-void       fy_ucx_op_free(fy_ucx_op *op);
+void       fy_ucx_op_free(fy_ucx_op *op);                                  /* NULL is allowed */
 /* The op in use that a peer's answer names, or NULL. */
 fy_ucx_op *fy_ucx_op_find(fy_ucx *engine, uint64_t index, uint32_t peer, fy_ucx_role role);
 void       fy_ucx_pool_cleanup(fy_ucx *engine);
@@ -176,7 +176,11 @@ bool    fy_ucx_progress(void *state);
 
 /* -- peer.c */
 ferry_status fy_ucx_connect(fy_ucx *engine, uint32_t peer, ferry_error *error);
-/* Under the mutex: news of a peer that is gone, or that breaks the protocol. */
+/*
+ * Under the mutex: news of a peer that is gone, or that breaks the protocol. The world fails with
+ * them, and the worker is not run from here on: calls end with an error now, after which memory of
+ * the caller's must not be touched.
+ */
 void fy_ucx_lose(fy_ucx *engine, uint32_t peer, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* FERRY_OK, or why nothing can be sent to this peer. */

@@ -8,7 +8,9 @@
  *            ticks each millisecond; when no call has come since the last tick, the watcher runs
  *            the worker in the caller's place and arms.
  *   armed    UCX wakes the watcher by its descriptor, which then runs the worker, arms again, and
- *            rings. The timer stops at its next tick.
+ *            rings. The timer ticks slowly, and the watcher looks whether UCX has missed something:
+ *            1.13 can leave what arrives first on a shared memory interface to a callback inside
+ *            the worker, and yet say that the worker may sleep.
  *
  *   ticking -> armed     a tick without a call since the last; sleep_ns, before the caller sleeps
  *   armed   -> ticking   a call sends something, or finds that something had arrived
@@ -30,9 +32,10 @@
 
 enum {
     TICK_NS     = 1000 * 1000,
-    POLL_NS     = 50 * 1000,  /* a sleep where nobody watches */
-    MOST_ROUNDS = 16,         /* of one run */
-    MOST_RUNS   = 8,          /* of the watcher before it lets others have the mutex */
+    SLOW_NS     = 10 * 1000 * 1000, /* the tick while armed */
+    POLL_NS     = 50 * 1000,        /* a sleep where nobody watches */
+    MOST_ROUNDS = 16,               /* of one run */
+    MOST_RUNS   = 8,                /* of the watcher before it lets others have the mutex */
     STAY_NS     = 200 * 1000, /* who sleeps in a stream pays more for waking than for waiting */
     SOON_NS     = 1000,
 };
@@ -89,7 +92,7 @@ bool fy_ucx_run(fy_ucx *engine)
     bool any = false;
     for (int round = 0; round < MOST_ROUNDS && !is_dead(engine); round++) {
         bool worked  = ucp_worker_progress(engine->worker) != 0;
-        bool settled = fy_ucx_settle(engine);
+        bool settled = !engine->is_dead && fy_ucx_settle(engine);
         if (!worked && !settled) {
             break;
         }
@@ -160,9 +163,14 @@ static void on_tick(void *context)
     uint64_t ticks;
     pthread_mutex_lock(&engine->mutex);
     (void)!read(engine->timer, &ticks, sizeof ticks);
-    if (is_dead(engine) || engine->is_armed) {
+    if (is_dead(engine)) {
         engine->is_ticking = false;
         set_timer(engine, 0, 0);
+    } else if (engine->is_armed && engine->is_ticking) {
+        engine->is_ticking = false;
+        set_timer(engine, SLOW_NS, SLOW_NS);
+    } else if (engine->is_armed) {
+        (void)fy_ucx_run(engine);
     } else if (engine->n_calls == engine->n_calls_at_tick) {
         serve(engine);
     }

@@ -165,18 +165,31 @@ static void fill_inner_host(delay_layer *delay)
 
 /* The queue and its thread. */
 
-/* Passes on what is due by now_ns. The lock is held and inner is in no call. */
+/* For the next call to tell. The lock is held. */
+static void keep_failure(delay_layer *delay, ferry_status status, const ferry_error *error)
+{
+    if (status != FERRY_OK && delay->status == FERRY_OK) {
+        delay->status = status;
+        delay->error  = *error;
+    }
+}
+
+/*
+ * Passes on what is due by now_ns, or forgets it all where the world has failed. The lock is held
+ * and inner is in no call.
+ */
 static bool deliver(delay_layer *delay, int64_t now_ns)
 {
-    bool worked = false;
+    const fy_host *host   = delay->base.host;
+    bool           worked = false;
+    ferry_error    error  = {""};
+    if (!fy_ops_empty(&delay->ops) && host->state(host, &error) != FERRY_OK) {
+        fy_ops_forget(&delay->ops);
+        keep_failure(delay, host->state(host, NULL), &error);
+    }
     delay->depth++;
     while (!fy_ops_empty(&delay->ops) && delay->ops.items[delay->ops.begin].due_ns <= now_ns) {
-        ferry_error  error  = {""};
-        ferry_status status = fy_ops_perform_first(&delay->ops, &delay->base, &error);
-        if (status != FERRY_OK && delay->status == FERRY_OK) {
-            delay->status = status;
-            delay->error  = error;
-        }
+        keep_failure(delay, fy_ops_perform_first(&delay->ops, &delay->base, &error), &error);
         worked = true;
     }
     delay->depth--;
@@ -195,10 +208,10 @@ static void *run(void *context)
     delay_layer *delay = context;
     pthread_mutex_lock(&delay->lock);
     while (!delay->stopping) {
-        if (fy_ops_empty(&delay->ops)) {
-            pthread_cond_wait(&delay->changed, &delay->lock);
-        } else if (deliver(delay, fy_now_ns())) {
+        if (deliver(delay, fy_now_ns())) {
             delay->base.host->ring(delay->base.host);
+        } else if (fy_ops_empty(&delay->ops)) {
+            pthread_cond_wait(&delay->changed, &delay->lock);
         } else {
             wait_until(delay, delay->ops.items[delay->ops.begin].due_ns);
         }
@@ -358,8 +371,8 @@ static ferry_status earlier_failure(delay_layer *delay, ferry_error *error)
 static ferry_status drain(delay_layer *delay, ferry_error *error)
 {
     const fy_host *host   = delay->base.host;
-    ferry_status   status = FERRY_OK;
-    if (!is_empty(delay)) {
+    ferry_status   status = host->state(host, error);
+    if (status == FERRY_OK && !is_empty(delay)) {
         status = host->wait(host, is_empty, delay_sleep_ns, delay, -1, error);
     }
     return status != FERRY_OK ? status : earlier_failure(delay, error);
@@ -453,13 +466,13 @@ static ferry_status delay_flush(void *state, uint32_t peer, ferry_error *error)
 {
     delay_layer *delay  = state;
     ferry_status status = drain(delay, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
     enter(delay);
-    status = fy_inner_flush(&delay->base, peer, error);
+    if (status != FERRY_OK) {
+        fy_ops_forget(&delay->ops); /* the caller may free what they need */
+    }
+    ferry_status flushed = fy_inner_flush(&delay->base, peer, status == FERRY_OK ? error : NULL);
     leave(delay);
-    return status;
+    return status == FERRY_OK ? flushed : status;
 }
 
 static void wrap_delay(fy_layer *layer)

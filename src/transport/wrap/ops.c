@@ -68,7 +68,7 @@ ferry_status fy_ops_perform_first(fy_ops *ops, const fy_layer *layer, ferry_erro
 {
     fy_op op = ops->items[ops->begin++]; /* a copy: performing may add to the queue */
     if (fy_ops_empty(ops)) {
-        ops->begin = ops->end = 0;
+        fy_ops_forget(ops);
     }
     return fy_op_perform(&op, layer, error);
 }
@@ -88,7 +88,7 @@ ferry_status fy_ops_perform_peer(fy_ops *ops, const fy_layer *layer, uint32_t pe
     }
     ops->end = kept;
     if (fy_ops_empty(ops)) {
-        ops->begin = ops->end = 0;
+        fy_ops_forget(ops);
     }
     return status;
 }
@@ -113,5 +113,5 @@ void fy_ops_before_release(fy_ops *ops, const fy_layer *layer, const fy_region_v
     if (layer->host->state(layer->host, &ignored) == FERRY_OK) {
         (void)fy_ops_perform_peer(ops, layer, FERRY_ANY_RANK, &ignored);
     }
-    ops->begin = ops->end = 0;
+    fy_ops_forget(ops);
 }

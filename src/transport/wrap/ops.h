@@ -28,6 +28,11 @@ typedef struct fy_ops {
 ferry_status fy_ops_add(fy_ops *ops, const fy_op *op, ferry_error *error);
 void         fy_ops_cleanup(fy_ops *ops);
 
+static inline void fy_ops_forget(fy_ops *ops)
+{
+    ops->begin = ops->end = 0;
+}
+
 static inline bool fy_ops_empty(const fy_ops *ops)
 {
     return ops->begin == ops->end;

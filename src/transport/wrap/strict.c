@@ -122,9 +122,16 @@ static ferry_status strict_get(void *state, uint32_t peer, const fy_region_view 
 
 static ferry_status strict_flush(void *state, uint32_t peer, ferry_error *error)
 {
-    strict_layer *strict = state;
-    ferry_status  status = fy_ops_perform_peer(&strict->held, &strict->base, peer, error);
-    return status != FERRY_OK ? status : fy_inner_flush(&strict->base, peer, error);
+    strict_layer  *strict = state;
+    const fy_host *host   = strict->base.host;
+    ferry_status   status = host->state(host, error);
+    if (status != FERRY_OK) {
+        fy_ops_forget(&strict->held); /* the caller may free what they need */
+    } else {
+        status = fy_ops_perform_peer(&strict->held, &strict->base, peer, error);
+    }
+    ferry_status flushed = fy_inner_flush(&strict->base, peer, status == FERRY_OK ? error : NULL);
+    return status == FERRY_OK ? flushed : status;
 }
 
 static void wrap_strict(fy_layer *layer)
