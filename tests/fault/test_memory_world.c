@@ -124,7 +124,7 @@ static void test_threads(void **state)
     (void)state;
     run_script(&collecting, 2);
     run_script(&talking, 30);
-    run_script(&shrinking, 10);
+    run_script(&shrinking, 3);
 }
 
 /*
