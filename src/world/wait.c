@@ -2,6 +2,7 @@
 #include "world/world.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 /*
  * A rank waits in three steps. It spins for as long as a peer on another core needs to answer; with
@@ -26,7 +27,10 @@ int64_t fy_world_spin_ns(uint32_t n_ranks_here)
     CPU_ZERO(&cores);
     /* More cores than fit into the set are plenty. */
     bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
-    return known && n_ranks_here > (uint32_t)CPU_COUNT(&cores) ? SPIN_CROWDED_NS : SPIN_NS;
+    int  n     = known ? CPU_COUNT(&cores) : 0;
+    /* A rank that is bound to one core says nothing about the others': each may have its own. */
+    long n_cores = n > 1 ? n : sysconf(_SC_NPROCESSORS_ONLN);
+    return n_cores > 0 && n_ranks_here > (uint32_t)n_cores ? SPIN_CROWDED_NS : SPIN_NS;
 }
 
 /* Looks at the clock cost about as much as so many looks at memory. */

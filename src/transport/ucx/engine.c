@@ -189,15 +189,35 @@ static ferry_status meet(fy_ucx *engine, ferry_status status, ferry_error *error
     return status;
 }
 
+/* A connection that was begun and through which nothing has come yet. */
+static bool is_connecting(const fy_ucx *engine)
+{
+    for (uint32_t rank = 0; engine->peers != NULL && rank < engine->host->n_ranks; rank++) {
+        if (engine->peers[rank].ep != NULL && engine->peers[rank].n_events == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void close_engine(void *state)
 {
     fy_ucx *engine = state;
     fy_ucx_wake_close(engine);
+    bool is_dead = engine->is_dead || engine->host->state(engine->host, NULL) != FERRY_OK;
+    if (engine->worker != NULL && is_dead && is_connecting(engine)) {
+        /*
+         * UCX 1.13 ends the process when a worker goes while it connects; and it may not be run
+         * until it has connected, for that could touch memory that is the caller's again. So it
+         * stays.
+         */
+        engine->host->log(FERRY_LOG_WARN, "ucx: the world failed while ranks were connecting: "
+                                          "UCX's worker is left behind");
+        return;
+    }
     if (engine->worker != NULL) {
         engine->is_closing = true;
-        if (engine->host->state(engine->host, NULL) != FERRY_OK) {
-            engine->is_dead = true;
-        }
+        engine->is_dead    = is_dead;
         fy_ucx_peers_close(engine);
         ucp_worker_destroy(engine->worker);
     }

@@ -7,14 +7,15 @@
  */
 enum {
     MOST_OPS    = 128,
-    FEW_OPS     = 8,         /* these go however large they are */
+    FEW_OPS     = 4,         /* these go however large they are */
     SMALL_BYTES = 8192,      /* a message even where there is RMA: it carries its signal with it */
     EAGER_BYTES = 64 * 1024, /* over TCP, up to here a copy costs less than a rendezvous */
 };
 #define PIECE_BYTES (16ull << 20)
 #define MOST_BYTES (64ull << 20)
-#define TCP_MOST_BYTES (4ull << 20)
-#define TCP_RMA_PIECE_BYTES (1ull << 20)
+/* What the sockets hold of few such pieces stays in the cache: half as fast again as 16 MiB. */
+#define TCP_PIECE_BYTES (1ull << 20)
+#define TCP_MOST_BYTES (2ull << 20)
 #define TCP_RMA_MOST_BYTES (2ull << 20)
 
 static void on_sent(void *request, ucs_status_t status, void *context)
@@ -55,9 +56,11 @@ void fy_ucx_send(fy_ucx_op *op)
         }
     }
     ucp_request_param_t params = params_of(op);
-    if (!peer->is_fast && op->engine->may_choose && op->bytes <= EAGER_BYTES) {
+    /* Left alone UCX sends more eagerly, for receivers that do not copy; here that is a copy more.
+     */
+    if (!peer->is_fast && op->engine->may_choose) {
         params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
-        params.flags = UCP_AM_SEND_FLAG_EAGER;
+        params.flags = op->bytes <= EAGER_BYTES ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
     }
     settle_request(op, ucp_am_send_nbx(peer->ep, FY_UCX_MESSAGE_ID, &op->header, header_bytes,
                                        op->bytes == 0 ? NULL : op->body, op->bytes, &params));
@@ -257,9 +260,9 @@ static ferry_status move_by_rma(fy_ucx *engine, uint32_t rank, fy_ucx_key *key, 
     return FERRY_OK;
 }
 
-static uint64_t piece_of(const fy_ucx_peer *peer, const fy_ucx_key *key, uint64_t left)
+static uint64_t piece_of(const fy_ucx_peer *peer, uint64_t left)
 {
-    uint64_t most = key != NULL && !peer->is_fast ? TCP_RMA_PIECE_BYTES : PIECE_BYTES;
+    uint64_t most = peer->is_fast ? PIECE_BYTES : TCP_PIECE_BYTES;
     return left < most ? left : most;
 }
 
@@ -291,7 +294,7 @@ ferry_status fy_ucx_put(void *state, uint32_t rank, const fy_region_view *view, 
         status = choose(engine, rank, region, bytes, &key, error);
     }
     while (status == FERRY_OK && bytes > 0) {
-        uint64_t piece   = piece_of(&engine->peers[rank], key, bytes);
+        uint64_t piece   = piece_of(&engine->peers[rank], bytes);
         bool     is_last = piece == bytes;
         if (key != NULL) {
             status = move_by_rma(engine, rank, key, offset, from, piece, FY_UCX_WRITING, error);
@@ -348,7 +351,7 @@ ferry_status fy_ucx_get(void *state, uint32_t rank, const fy_region_view *view, 
         status = choose(engine, rank, region, bytes, &key, error);
     }
     while (status == FERRY_OK && bytes > 0) {
-        uint64_t piece = piece_of(&engine->peers[rank], key, bytes);
+        uint64_t piece = piece_of(&engine->peers[rank], bytes);
         if (key != NULL) {
             status = move_by_rma(engine, rank, key, offset, to, piece, FY_UCX_READING, error);
         } else {

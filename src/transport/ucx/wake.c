@@ -19,7 +19,8 @@
  * more between sleep_ns and its sleep. A call that does find something and sleeps all the same is
  * served by the timer within two ticks.
  *
- * The gate is an epoll set with UCX's descriptor in it, one shot at a time: open only while armed.
+ * The gate is an epoll set that has UCX's descriptor in it only while armed: a set that is merely
+ * told not to look still costs the kernel a walk for every packet.
  */
 #include "transport/ucx/ucx.h"
 
@@ -54,9 +55,17 @@ static void set_timer(fy_ucx *engine, long first_ns, long each_ns)
     (void)timerfd_settime(engine->timer, 0, &spec, NULL);
 }
 
+static void shut_gate(fy_ucx *engine)
+{
+    if (engine->is_armed) {
+        (void)epoll_ctl(engine->gate, EPOLL_CTL_DEL, engine->worker_fd, NULL);
+        engine->is_armed = false;
+    }
+}
+
 void fy_ucx_disarm(fy_ucx *engine)
 {
-    engine->is_armed = false;
+    shut_gate(engine);
     if (!engine->is_ticking && engine->is_watched) {
         engine->is_ticking = true;
         set_timer(engine, TICK_NS, TICK_NS);
@@ -70,8 +79,8 @@ static bool arm(fy_ucx *engine)
         if (ucp_worker_arm(engine->worker) != UCS_OK) {
             return false;
         }
-        struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT};
-        if (epoll_ctl(engine->gate, EPOLL_CTL_MOD, engine->worker_fd, &event) != 0) {
+        struct epoll_event event = {.events = EPOLLIN};
+        if (epoll_ctl(engine->gate, EPOLL_CTL_ADD, engine->worker_fd, &event) != 0) {
             return false;
         }
         engine->is_armed = true;
@@ -145,13 +154,10 @@ static void serve(fy_ucx *engine)
 
 static void on_event(void *context)
 {
-    fy_ucx            *engine = context;
-    struct epoll_event event;
+    fy_ucx *engine = context;
     pthread_mutex_lock(&engine->mutex);
-    /* Takes the one shot: the gate is shut again. */
-    (void)epoll_wait(engine->gate, &event, 1, 0);
     if (engine->is_armed) {
-        engine->is_armed = false;
+        shut_gate(engine);
         serve(engine);
     }
     fy_ucx_leave(engine);
@@ -208,11 +214,9 @@ static ferry_status open_gate(fy_ucx *engine, ferry_error *error)
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "the transports that UCX chose (UCX_TLS) cannot wake a sleeping process");
     }
-    engine->gate             = epoll_create1(EPOLL_CLOEXEC);
-    engine->timer            = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    struct epoll_event event = {.events = 0};
-    if (engine->gate < 0 || engine->timer < 0 ||
-        epoll_ctl(engine->gate, EPOLL_CTL_ADD, engine->worker_fd, &event) != 0) {
+    engine->gate  = epoll_create1(EPOLL_CLOEXEC);
+    engine->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (engine->gate < 0 || engine->timer < 0) {
         return fy_fail(error, FERRY_ERR_IO, "the ucx engine gets no descriptor to wait with: %s",
                        strerror(errno));
     }
