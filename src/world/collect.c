@@ -390,6 +390,17 @@ static void pass_query(fy_process *process, const fy_conn *from, uint64_t number
     fy_control_post(process, next, FY_WIRE_QUERY, head, packer.used, NULL, 0);
 }
 
+static void pass_answer(fy_process *process, uint64_t number, uint32_t asker, uint32_t missing)
+{
+    unsigned char head[16];
+    fy_packer     packer = {.bytes = head};
+    fy_pack_u64(&packer, number);
+    fy_pack_u32(&packer, asker);
+    fy_pack_u32(&packer, missing);
+    fy_control_post(process, fy_control_route(process, asker), FY_WIRE_MISSING, head, packer.used,
+                    NULL, 0);
+}
+
 bool fy_collect_query(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     uint64_t number = fy_read_u64(reader);
@@ -405,13 +416,7 @@ bool fy_collect_query(fy_process *process, fy_conn *conn, fy_reader *reader)
         missing = missing_on_board(process);
     }
     if (missing != FERRY_ANY_RANK) {
-        unsigned char head[16];
-        fy_packer     packer = {.bytes = head};
-        fy_pack_u64(&packer, number);
-        fy_pack_u32(&packer, asker);
-        fy_pack_u32(&packer, missing);
-        fy_control_post(process, fy_control_route(process, asker), FY_WIRE_MISSING, head,
-                        packer.used, NULL, 0);
+        pass_answer(process, number, asker, missing);
     } else if (own->number == number && atomic_load(&own->done) < number) {
         pass_query(process, conn, number, asker);
     }
@@ -428,13 +433,7 @@ bool fy_collect_missing(fy_process *process, fy_conn *conn, fy_reader *reader)
         return false;
     }
     if (asker != process->rank) {
-        unsigned char head[16];
-        fy_packer     packer = {.bytes = head};
-        fy_pack_u64(&packer, number);
-        fy_pack_u32(&packer, asker);
-        fy_pack_u32(&packer, missing);
-        fy_control_post(process, fy_control_route(process, asker), FY_WIRE_MISSING, head,
-                        packer.used, NULL, 0);
+        pass_answer(process, number, asker, missing);
     } else if (process->gathering.number == number &&
                atomic_load(&process->gathering.done) < number) {
         name_missing(process, missing);

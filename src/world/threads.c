@@ -289,8 +289,13 @@ static void threads_close(ferry_world *world)
     pthread_mutex_lock(&all->lock);
     pthread_cond_broadcast(&all->changed);
     pthread_mutex_unlock(&all->lock);
-    (void)fy_world_wait_on(world, &all->gate, all_have_left, NULL, all, world->settings.deadline_ns,
-                           NULL);
+    ferry_status status = fy_world_wait_on(world, &all->gate, all_have_left, NULL, all,
+                                           world->settings.deadline_ns, NULL);
+    /* The others may wait for what only this rank could do. */
+    if (status == FERRY_ERR_TIMEOUT && !fy_failed(world->failure)) {
+        fy_world_fail(world, FERRY_ERR_PEER_LOST, world->rank, "rank %u has left the world",
+                      world->rank);
+    }
     fy_free(own->held);
     fy_free(own);
     release(all);

@@ -90,6 +90,8 @@ def free_port(neighbours=0):
             for i in range(neighbours + 1):
                 one = socket.socket()
                 sockets.append(one)
+                # A child that another thread forks right now holds it until it execs: harmless so.
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 one.bind(("0.0.0.0", port + i))
             return port
         except OSError:
