@@ -1,5 +1,6 @@
 #!/bin/sh
-# From nothing to a first plan: installs what is missing, builds, and plans real models, with a schedule and the proof.
+# From nothing to a first plan: installs what is missing, builds, plans real models, with a schedule and the proof, and lets
+# two ranks put bytes into each other's memory.
 set -eu
 cd "$(dirname "$0")/.."
 scripts/packages.sh
@@ -15,3 +16,6 @@ $ferry plan examples/llama-3-70b.json --prove
 echo
 echo "\$ ferry plan examples/kimi-k2-16384.json"
 $ferry plan examples/kimi-k2-16384.json
+echo
+echo "\$ ferry bench transport --sizes 1M:16M --seconds 0.05"
+$ferry bench transport --sizes 1M:16M --seconds 0.05
