@@ -37,6 +37,7 @@ static const char help[] =
     "                      as under ferry launch, this is so by itself\n"
     "\n"
     "What is printed:\n"
+    "  Ranks are bound to a core each, in turn, unless they are bound already.\n"
     "  A time is of one way: half of there and back. GB are 10^9 bytes. A rate is of windows of\n"
     "  64 messages, or of 64 MiB if that is less, and a flush after each. \"Of one copy\" "
     "compares\n"
