@@ -51,7 +51,9 @@ static bool read_seconds(const char *text, double *seconds_out)
 {
     char  *end;
     double seconds = strtod(text, &end);
-    if (end == text || *end != '\0' || !(seconds > 0) || seconds > 366.0 * 86400) {
+    /* strtod also takes spaces, signs, "inf" and hexadecimal. */
+    bool plain = text[strspn(text, "0123456789.eE+-")] == '\0' && text[0] != '+' && text[0] != '-';
+    if (!plain || end == text || *end != '\0' || !(seconds > 0) || seconds > 366.0 * 86400) {
         return false;
     }
     *seconds_out = seconds;
@@ -261,9 +263,4 @@ double fy_config_seconds(const char *name, double otherwise)
     const char *text    = getenv(name);
     double      seconds = otherwise;
     return text != NULL && read_seconds(text, &seconds) ? seconds : otherwise;
-}
-
-int fy_config_number(const char *name, int otherwise)
-{
-    return value_or(name, otherwise);
 }

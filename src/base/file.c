@@ -164,3 +164,16 @@ out:
     fy_free(temporary);
     return status;
 }
+
+uint64_t fy_file_number(const char *path)
+{
+    unsigned long long number = 0;
+    FILE              *file   = fopen(path, "re");
+    if (file != NULL) {
+        if (fscanf(file, "%llu", &number) != 1) {
+            number = 0;
+        }
+        fclose(file);
+    }
+    return number;
+}

@@ -18,6 +18,9 @@ ferry_status fy_file_read(const char *path, uint64_t most_bytes, char **text_out
 ferry_status fy_file_read_at(const char *path, uint64_t offset, uint64_t n_bytes, char *bytes,
                              ferry_error *error);
 
+/* The number that a file of /sys or /proc consists of; 0 where there is none. */
+uint64_t fy_file_number(const char *path);
+
 ferry_status fy_file_size(const char *path, uint64_t *bytes_out, ferry_error *error);
 
 /*

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/copy_rate.h"
+#include "base/file.h"
 #include "base/room.h"
 #include "base/status.h"
 
@@ -41,20 +42,6 @@ static ferry_status allowed_cpus(cpu_set_t **set_out, size_t *set_bytes_out, fer
                    strerror(errno));
 }
 
-/* The number in a file of one line; 0 when there is none. */
-static uint64_t number_in(const char *path)
-{
-    unsigned long long number = 0;
-    FILE              *file   = fopen(path, "re");
-    if (file != NULL) {
-        if (fscanf(file, "%llu", &number) != 1) {
-            number = 0;
-        }
-        fclose(file);
-    }
-    return number;
-}
-
 /* The size that MFD_HUGETLB and MAP_HUGETLB take when none is named, and its pool's free pages. */
 static void look_at_huge_pages(ferry_machine *machine)
 {
@@ -70,14 +57,15 @@ static void look_at_huge_pages(ferry_machine *machine)
         fclose(file);
     }
     if (kib == 0) { /* no pools; the kernel may still join small pages to large ones */
-        machine->huge_page_bytes = number_in("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+        machine->huge_page_bytes =
+            fy_file_number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
         return;
     }
     machine->huge_page_bytes = (uint64_t)kib * 1024;
     snprintf(path, sizeof path, "/sys/kernel/mm/hugepages/hugepages-%llukB/free_hugepages", kib);
-    uint64_t n_free = number_in(path);
+    uint64_t n_free = fy_file_number(path);
     snprintf(path, sizeof path, "/sys/kernel/mm/hugepages/hugepages-%llukB/resv_hugepages", kib);
-    machine->n_free_huge_pages = n_free - fy_min(n_free, number_in(path));
+    machine->n_free_huge_pages = n_free - fy_min(n_free, fy_file_number(path));
 }
 
 #if defined(__has_feature)

@@ -19,23 +19,6 @@ static int64_t seconds_to_ns(double seconds)
     return ns < 1 ? 1 : (int64_t)ns;
 }
 
-ferry_status fy_seconds_parse(const char *text, double *seconds_out, ferry_error *error)
-{
-    char  *end;
-    double seconds = strtod(text, &end);
-    /* strtod also takes spaces, signs, "inf" and hexadecimal. */
-    bool plain = text[0] != '\0' && text[strspn(text, "0123456789.eE+-")] == '\0' &&
-                 text[0] != '+' && text[0] != '-';
-    if (!plain || *end != '\0' || !(seconds > 0) || seconds > MOST_SECONDS) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "\"%s\" is no number of seconds above zero and up to a year, such as 10 or "
-                       "0.5",
-                       text);
-    }
-    *seconds_out = seconds;
-    return FERRY_OK;
-}
-
 /* The option, or the variable, or otherwise. */
 static ferry_status read_time(const char *name, double option, const char *variable,
                               double otherwise, int64_t *ns_out, ferry_error *error)

@@ -31,7 +31,4 @@ void         fy_settings_cleanup(fy_settings *settings); /* wipes the secret */
 ferry_status fy_settings_fake_node(const char *nodes, uint32_t rank, uint32_t n_ranks,
                                    uint32_t *node_out, ferry_error *error);
 
-/* "10", "0.5" seconds, positive, at most a year. */
-ferry_status fy_seconds_parse(const char *text, double *seconds_out, ferry_error *error);
-
 #endif

@@ -212,12 +212,17 @@ static void test_seconds(void **state)
         {"99999999", 0}, {"1e400", 0}, {".", 0},      {"e5", 0},       {"1e", 0},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        ferry_error  error;
-        double       seconds = -7;
-        ferry_status status  = fy_seconds_parse(rows[i].text, &seconds, &error);
+        ferry_error error;
+        fy_settings settings;
+        setenv("FERRY_DEADLINE", rows[i].text, 1);
+        ferry_status status = fy_settings_init(&settings, NULL, &error);
         check_status(rows[i].text, rows[i].wanted > 0 ? FERRY_OK : FERRY_ERR_INVALID_INPUT, status,
                      &error);
-        check_row(rows[i].text, seconds == (rows[i].wanted > 0 ? rows[i].wanted : -7));
+        if (status == FERRY_OK) {
+            check_row(rows[i].text,
+                      settings.deadline_ns == (int64_t)(rows[i].wanted * (double)SECOND));
+            fy_settings_cleanup(&settings);
+        }
     }
 }
 

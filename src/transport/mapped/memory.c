@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "transport/agree.h"
 #include "transport/pages.h"
@@ -39,25 +40,11 @@ static bool lay_out(fy_node_memory *memory, uint64_t bytes, uint64_t page_bytes,
  * The file
  */
 
-/* A number in a file of /sys, or 0. */
-static uint64_t read_number(const char *path)
-{
-    unsigned long long number = 0;
-    FILE              *file   = fopen(path, "re");
-    if (file != NULL) {
-        if (fscanf(file, "%llu", &number) != 1) {
-            number = 0;
-        }
-        fclose(file);
-    }
-    return number;
-}
-
 /* Huge pages of the pool that nobody has or was promised. */
 static uint64_t free_huge_pages(void)
 {
-    uint64_t n_free = read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    uint64_t taken  = read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages");
+    uint64_t n_free = fy_file_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    uint64_t taken  = fy_file_number("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages");
     return n_free > taken ? n_free - taken : 0;
 }
 
