@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 enum {
-    MANY_EVENTS = 64,
     MANY_NEW = 256, /* connections that have not proven anything; fewer where descriptors are few */
     DRAIN_NS = 300 * 1000 * 1000,
     STRANGER_NS = 2000 * 1000 * 1000 /* how long one may say nothing */
@@ -257,12 +256,22 @@ static void neighbour_lost(fy_process *process, fy_conn *conn, const char *why)
     }
 }
 
+static void stranger_left(fy_process *process, fy_conn *conn, ferry_status status, const char *why)
+{
+    char from[128];
+    fy_link_peer_text(conn->link, from);
+    if (status == FERRY_ERR_DENIED) {
+        process->n_denied++;
+        memcpy(process->denied_from, from, sizeof from);
+    }
+    fy_log(FERRY_LOG_DEBUG, "a stranger from %s was sent away: %s", from, why);
+}
+
 static void link_broke(fy_process *process, fy_conn *conn, ferry_status status, const char *why)
 {
     switch (conn->role) {
     case FY_ROLE_NEW:
-        process->n_denied += status == FERRY_ERR_DENIED;
-        fy_log(FERRY_LOG_DEBUG, "a stranger at the control port was sent away: %s", why);
+        stranger_left(process, conn, status, why);
         break;
     case FY_ROLE_JOINER:
         fy_register_lost(process, conn, why);
@@ -373,7 +382,7 @@ uint32_t fy_control_most_strangers(void)
 static void open_door(fy_process *process, fy_conn *door)
 {
     /* No more in one round: the rest of the loop has its turn however fast strangers come. */
-    for (int i = 0; i < MANY_EVENTS; i++) {
+    for (int i = 0; i < FY_CONTROL_ROUND; i++) {
         int  fd           = accept4(door->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         bool short_of_fds = fd < 0 && (errno == EMFILE || errno == ENFILE);
         if (fd < 0 && !short_of_fds) {
@@ -560,7 +569,7 @@ static void handle(fy_process *process, fy_conn *conn)
         work_link(process, conn);
         break;
     case FY_CONN_PORCH:
-        fy_node_porch(process);
+        fy_node_porch(process, conn);
         break;
     case FY_CONN_GUEST:
         fy_node_guest(process, conn);
@@ -602,7 +611,7 @@ static bool queued(fy_process *process)
 static void *run(void *context)
 {
     fy_process        *process = context;
-    struct epoll_event events[MANY_EVENTS];
+    struct epoll_event events[FY_CONTROL_ROUND];
     int64_t            stop_ns = 0;
     pthread_mutex_lock(&process->lock);
     process->ticked_ns = process->beaten_ns = fy_now_ns();
@@ -620,7 +629,7 @@ static void *run(void *context)
         bool hurries = atomic_load(&process->stop) || process->hurries;
         int  wait_ms = hurries ? 5 : (int)(beat_ns(process) / 1000000);
         pthread_mutex_unlock(&process->lock);
-        int n = epoll_wait(process->epoll_fd, events, MANY_EVENTS, wait_ms);
+        int n = epoll_wait(process->epoll_fd, events, FY_CONTROL_ROUND, wait_ms);
         pthread_mutex_lock(&process->lock);
         for (int i = 0; i < n; i++) {
             fy_conn *conn = events[i].data.ptr;

@@ -120,7 +120,7 @@ ferry_status fy_node_enter(fy_process *process, ferry_error *error)
 /* Lines, on the control thread. */
 
 /* Strangers of this machine are borne in the same number as those of the network. */
-static void make_room(fy_process *process)
+static void make_room(fy_process *process, bool short_of_fds)
 {
     fy_conn *oldest = NULL;
     uint32_t n      = 0;
@@ -130,28 +130,30 @@ static void make_room(fy_process *process)
             n++;
         }
     }
-    if (n >= fy_control_most_strangers()) {
+    if (n >= fy_control_most_strangers() || short_of_fds) {
         fy_control_drop(process, oldest);
     }
 }
 
-void fy_node_porch(fy_process *process)
+void fy_node_porch(fy_process *process, const fy_conn *porch)
 {
-    for (fy_conn *porch = process->conns; porch != NULL; porch = porch->next) {
-        if (porch->kind != FY_CONN_PORCH || porch->dead) {
-            continue;
+    /* Few in one round, as at the door: who knocks faster than we answer must not keep us here. */
+    for (int i = 0; i < FY_CONTROL_ROUND; i++) {
+        int  fd           = accept4(porch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        bool short_of_fds = fd < 0 && (errno == EMFILE || errno == ENFILE);
+        if (fd < 0 && !short_of_fds) {
+            return;
         }
-        int fd;
-        while ((fd = accept4(porch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-            make_room(process);
-            fy_conn *guest = fy_control_add(process, FY_CONN_GUEST, fd, NULL);
-            if (guest == NULL) {
-                close(fd);
-            } else {
-                guest->guest.fd = fd;
-            }
+        make_room(process, short_of_fds);
+        if (short_of_fds) {
+            return;
         }
-        return;
+        fy_conn *guest = fy_control_add(process, FY_CONN_GUEST, fd, NULL);
+        if (guest == NULL) {
+            close(fd);
+        } else {
+            guest->guest.fd = fd;
+        }
     }
 }
 

@@ -157,10 +157,11 @@ struct fy_process {
     fy_conn        *conns;
     fy_conn        *calling; /* whose watcher runs right now, without the lock */
     pthread_cond_t  called;
-    size_t          n_new;      /* connections that may be strangers' */
-    uint32_t        n_denied;   /* connections that did not prove the key */
-    int64_t         ticked_ns;  /* when the control thread was last awake */
-    int64_t         forgive_ns; /* silence before this moment was our own sleep */
+    size_t          n_new;            /* connections that may be strangers' */
+    uint32_t        n_denied;         /* connections that did not prove the key */
+    char            denied_from[128]; /* the last of them */
+    int64_t         ticked_ns;        /* when the control thread was last awake */
+    int64_t         forgive_ns;       /* silence before this moment was our own sleep */
     int64_t         beaten_ns;
     bool            flooded;    /* the failure has been told to the neighbours */
     uint32_t        suspect;    /* whom an engine has lost: see fy_node_tick */
@@ -239,6 +240,7 @@ void fy_control_post(fy_process *process, fy_conn *conn, fy_wire_type type, cons
 /* Why the world has failed, if it has, to one who may not have heard. */
 void fy_control_tell_failure(fy_process *process, fy_conn *conn);
 /* How many connections that prove nothing are borne, at the door and at the porch. */
+enum { FY_CONTROL_ROUND = 64 }; /* events, or strangers at one door, handled in one round */
 uint32_t fy_control_most_strangers(void);
 /*
  * Signs of life, if some are due, and what is queued goes on its way: for work that keeps the lock
@@ -304,7 +306,7 @@ void         fy_node_watch_life(fy_process *process, int line, uint32_t claim);
 ferry_status fy_node_enter(fy_process *process, ferry_error *error);
 void         fy_node_guest(fy_process *process, fy_conn *conn);
 void         fy_node_line(fy_process *process, fy_conn *conn);
-void         fy_node_porch(fy_process *process);
+void         fy_node_porch(fy_process *process, const fy_conn *porch);
 ferry_status fy_node_share(ferry_world *world, int fd, int *fd_out, ferry_error *error);
 
 /* collect.c, letters.c, leave.c: operations of the calling thread. */

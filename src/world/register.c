@@ -199,7 +199,7 @@ uint32_t fy_register_missing(const fy_process *process, uint32_t from)
 static void fail_missing(fy_process *process)
 {
     enum { LISTED = 8 };
-    char     names[160] = "", denied[96] = "";
+    char     names[160] = "", denied[224] = "";
     size_t   used      = 0;
     uint32_t first     = fy_register_missing(process, 0);
     uint32_t n_missing = process->n_claims - process->registry->n_joined, listed = 0;
@@ -209,8 +209,9 @@ static void fail_missing(fy_process *process)
                                  listed++ > 0 ? ", " : "", c);
     }
     if (process->n_denied > 0) {
-        snprintf(denied, sizeof denied, "; %u connections did not prove the secret",
-                 process->n_denied);
+        snprintf(denied, sizeof denied,
+                 "; %u connection%s did not prove the secret, the last from %s", process->n_denied,
+                 process->n_denied == 1 ? "" : "s", process->denied_from);
     }
     fy_process_fail(process, FERRY_ERR_TIMEOUT, first,
                     "rank%s %s%s of %u never came: none has come for %.1f s%s (FERRY_JOIN_LIMIT "

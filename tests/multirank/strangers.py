@@ -9,6 +9,8 @@ made. It must run to its end as if they were not there, in bounded memory and de
 import random
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 
@@ -263,6 +265,35 @@ def case_crowd():
 
 def case_unix_socket():
     haunt([], at_unix=True, seconds=3)
+
+
+RUSH = """
+import socket, sys, time
+until = time.monotonic() + 4
+while time.monotonic() < until:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    try:
+        one.connect("\\0" + sys.argv[1])
+    except OSError:
+        pass
+    one.close()
+"""
+
+
+def case_rush_at_the_unix_socket():
+    """Who connects faster than the host accepts must not keep it from its own ranks."""
+    with Ranks() as world:
+        world.start(3, ["create!", "barrier:1", "loop:3", "destroy"], FERRY_DEADLINE="1")
+        world.wait_for("barrier")
+        name = names_of(world)[0]
+        rush = [subprocess.Popen([sys.executable, "-c", RUSH, name[1:]]) for _ in range(6)]
+        try:
+            world.wait(20)
+        finally:
+            for one in rush:
+                one.kill()
+                one.wait()
+        world.all_ok(4)
 
 
 def case_all_together():
