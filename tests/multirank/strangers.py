@@ -226,15 +226,14 @@ def haunt(habits, at_unix=False, seconds=LOOP_S, nodes=None):
         before = max(ranks.resident_kb(rank.pid) for rank in world.all)
         ports = ports_of(world)
         check(len(ports) >= N, "the ranks listen on", ports)
+        names = names_of(world) if at_unix else []
+        check(names or not at_unix, "no unix socket was found")
         for i, habit in enumerate(habits):
             for port in ports:
                 strangers.add(habit, port, options.seed + 100 * i + port)
-        if at_unix:
-            names = names_of(world)
-            check(names, "no unix socket was found")
-            for name in names:
-                for i in range(3):
-                    strangers.add(unix_garbage, name, options.seed + i)
+        for name in names:
+            for i in range(3):
+                strangers.add(unix_garbage, name, options.seed + i)
         most_kb, most_fds = watch(world, time.monotonic() + 60 * options.patience)
         strangers.stop.set()
         world.wait(60)
