@@ -163,6 +163,7 @@ struct fy_process {
     int64_t         ticked_ns;        /* when the control thread was last awake */
     int64_t         forgive_ns;       /* silence before this moment was our own sleep */
     int64_t         beaten_ns;
+    int64_t         checked_ns; /* when silence was last looked for */
     bool            flooded;    /* the failure has been told to the neighbours */
     uint32_t        suspect;    /* whom an engine has lost: see fy_node_tick */
     int64_t         suspect_ns; /* when that counts; 0: nobody */

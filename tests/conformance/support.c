@@ -219,7 +219,8 @@ void check_possessions(const rank_context *me, const possessions *before)
 {
     possessions now    = possessions_of(me);
     int64_t     end_ns = now_ns() + INT64_C(2000000000);
-    while (now.threads != before->threads && now_ns() < end_ns) {
+    /* A thread that ends, or one that looks into a file, shows for a moment. */
+    while ((now.threads != before->threads || now.fds != before->fds) && now_ns() < end_ns) {
         sleep_ms(1);
         now = possessions_of(me);
     }
