@@ -3,6 +3,7 @@
 #define FERRY_MEMORY_H
 
 #include <ferry/export.h>
+#include <ferry/status.h>
 
 #include <stddef.h>
 #include <stdint.h>
@@ -36,6 +37,21 @@ static inline ferry_buffer ferry_buffer_of(const void *base, uint64_t bytes)
     buffer.registration = NULL;
     return buffer;
 }
+
+/*
+ * Memory that other ranks reach best: ranks of the node map it, and it is registered with every
+ * engine. Page aligned and zero; every page is there when the call returns, or it fails with
+ * FERRY_ERR_NO_MEMORY. Local; each rank takes as much as it wants. The buffer's registration is a
+ * region of the transport, which must be freed (by ferry_memory_free, also after the world failed)
+ * before the transport is closed. A part of the memory is a buffer with the same registration. Each
+ * allocation takes a descriptor of the process; once half of those it may have are in use, further
+ * memory is reached as plain memory is, so take few large pieces rather than many small ones.
+ */
+struct ferry_transport;
+FERRY_API ferry_status ferry_memory_alloc(struct ferry_transport *transport, uint64_t bytes,
+                                          ferry_buffer *buffer_out, ferry_error *error);
+/* Nobody may still write to it. Sets the buffer to zero. NULL, and a zero buffer, are allowed. */
+FERRY_API void ferry_memory_free(ferry_buffer *buffer);
 
 /*
  * The order that an operation keeps with other work. NULL is host order: the operation begins when

@@ -110,7 +110,13 @@ FERRY_API uint64_t ferry_region_bytes(const ferry_region *region);
  */
 FERRY_API void ferry_region_free(ferry_region *region);
 
-/* Where a rank's part of a symmetric region is mapped in this process; NULL where it is not. */
+/*
+ * Where a rank's part of a symmetric region is mapped in this process, or the memory of the owner
+ * of an imported one; NULL where it is not. Imported memory is mapped among threads of a process,
+ * and among processes of a node if it comes from ferry_memory_alloc and the kernel lets this
+ * process look into that one. It stays mapped here until this handle is freed, whatever the owner
+ * does; what is written after the owner has freed it reaches nobody.
+ */
 FERRY_API void *ferry_region_pointer(const ferry_region *region, uint32_t peer);
 
 /*

@@ -10,13 +10,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 /*
  * The table that every engine fills, and what the library gives an engine. Engines in plugins see
  * nothing of the library but these two, so that one plugin serves libferry.so and programs that
  * link the library statically.
  */
-#define FY_ENGINE_ABI 1u
+#define FY_ENGINE_ABI 2u
 
 /* The library, as an engine sees it: one per open engine; lives until close has returned. */
 typedef struct fy_host fy_host;
@@ -112,7 +113,8 @@ typedef struct fy_engine {
                           ferry_error *error);
     /*
      * Makes memory known that lies elsewhere: a symmetric region that another engine or the library
-     * allocated, a registered one, or an imported one. Local.
+     * allocated, a registered one, or an imported one, which it refuses if it cannot reach it.
+     * Local.
      */
     ferry_status (*attach)(void *state, const fy_region_view *region, void **attachment_out,
                            ferry_error *error);
@@ -144,8 +146,35 @@ typedef struct fy_engine {
      * (optional: until it is rung)
      */
     int64_t (*sleep_ns)(void *state);
-    /* Where peer's part of a symmetric region is mapped here, or NULL. (optional: nowhere) */
+    /*
+     * Where peer's part of a symmetric region, or the memory of peer's that was imported, is mapped
+     * here, or NULL. (optional: nowhere)
+     */
     void *(*pointer)(void *state, uint32_t peer, const fy_region_view *region, void *attachment);
+
+    /*
+     * Memory for a registered region, which peers then reach best: populated and zero; local. What
+     * attach says of a registered region holds as well. (optional: without it the library allocates
+     * and only attaches)
+     */
+    ferry_status (*alloc_local)(void *state, fy_region_view *region, void **attachment_out,
+                                ferry_error *error);
+    /*
+     * Moves bytes between pieces of this rank's memory and pieces of peer's, at addresses that are
+     * the peer's own and that nothing was registered for: write says in which direction. Both sides
+     * have equal totals. In place on return. Without pieces: whether it can, and if not, why.
+     * (optional: it cannot)
+     */
+    ferry_status (*attach_pieces)(void *state, uint32_t peer, bool write, const struct iovec *here,
+                                  size_t n_here, const struct iovec *there, size_t n_there,
+                                  ferry_error *error);
+    /*
+     * Pointers of peer's are good here: between visit and leave this rank may use memory at any of
+     * them. visit is false where the world has failed: then peer's memory may be gone, or goes
+     * when those that visit have left. (both optional: pointers of peers mean nothing here)
+     */
+    bool (*visit)(void *state, uint32_t peer);
+    void (*leave)(void *state, uint32_t peer);
 } fy_engine;
 
 /* A plugin exports this one function. */

@@ -171,23 +171,6 @@ static ferry_status take_piece(const unsigned char *key, const key_head *head, u
     return FERRY_OK;
 }
 
-/* Lets the owner's engine know the region, and makes sure that it can reach such memory at all. */
-static ferry_status attach(ferry_region *region, uint32_t index, ferry_error *error)
-{
-    const fy_open_engine *engine = &region->transport->engines[index];
-    ferry_status          status = fy_region_attach(region, index, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    uint32_t can = engine->table->capabilities(engine->state, region->view.owner);
-    if (can == UINT32_MAX || (can & FERRY_CAN_REMOTE_USER_MEMORY) == 0) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "engine %s cannot reach registered memory of rank %u: use symmetric memory",
-                       engine->table->name, region->view.owner);
-    }
-    return FERRY_OK;
-}
-
 ferry_status ferry_region_import(ferry_transport *transport, const void *key, size_t n_bytes,
                                  ferry_region **region_out, ferry_error *error)
 {
@@ -217,7 +200,7 @@ ferry_status ferry_region_import(ferry_transport *transport, const void *key, si
     region->view.bytes = head.bytes;
     status             = take_piece(key, &head, index, region, error);
     if (status == FERRY_OK && !fy_is_self(transport, head.owner)) {
-        status = attach(region, index, error);
+        status = fy_region_attach(region, index, error);
     }
     if (status != FERRY_OK) {
         fy_region_destroy(region);

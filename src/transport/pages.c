@@ -1,7 +1,12 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "transport/pages.h"
 
+#include "base/checked.h"
+#include "base/room.h"
+
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -12,6 +17,9 @@
 
 /* What no machine has: keeps sums of a few such lengths exact. */
 static const uint64_t MOST_BYTES = (uint64_t)1 << 56;
+
+/* Between looks for room: some milliseconds of work, against tens of microseconds for a look. */
+static const uint64_t STEP_BYTES = (uint64_t)16 << 20;
 
 uint64_t fy_page_bytes(void)
 {
@@ -53,6 +61,45 @@ void fy_pages_touch(void *base, uint64_t bytes)
     }
 }
 
+ferry_status fy_pages_reserve(int fd, uint64_t offset, uint64_t bytes, ferry_error *error)
+{
+    int problem;
+    do {
+        problem = fallocate(fd, 0, (off_t)offset, (off_t)bytes) == 0 ? 0 : errno;
+    } while (problem == EINTR);
+    if (problem != 0) {
+        return fy_fail(error, FERRY_ERR_NO_MEMORY,
+                       "%llu bytes of shared memory could not be made present: %s",
+                       (unsigned long long)bytes, strerror(problem));
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_pages_fill(void *base, uint64_t bytes, int fd, ferry_error *error)
+{
+    ferry_status status       = FERRY_OK;
+    bool         can_populate = true;
+    char         what[64];
+    snprintf(what, sizeof what, "memory of %llu bytes", (unsigned long long)bytes);
+    for (uint64_t at = 0; at < bytes && status == FERRY_OK; at += STEP_BYTES) {
+        char    *step       = (char *)base + at;
+        uint64_t step_bytes = fy_min(STEP_BYTES, bytes - at);
+        status              = fy_room_check(bytes - at, what, error);
+        if (status == FERRY_OK && at == 0) {
+            can_populate = fy_pages_can_populate(base);
+        }
+        if (status == FERRY_OK && can_populate) {
+            status = fy_pages_populate(step, step_bytes, error);
+        } else if (status == FERRY_OK) {
+            status = fd < 0 ? FERRY_OK : fy_pages_reserve(fd, at, step_bytes, error);
+            if (status == FERRY_OK) {
+                fy_pages_touch(step, step_bytes);
+            }
+        }
+    }
+    return status;
+}
+
 /* Maps so that large memory begins where a huge page does. */
 static void *map(uint64_t bytes)
 {
@@ -73,24 +120,54 @@ static void *map(uint64_t bytes)
     return all + before;
 }
 
-ferry_status fy_pages_alloc(uint64_t bytes, void **base_out, ferry_error *error)
+/* Private memory in which no page is there yet. */
+static ferry_status reach(uint64_t bytes, void **base_out, uint64_t *rounded_out,
+                          ferry_error *error)
 {
-    uint64_t rounded;
-    void    *base = MAP_FAILED;
-    if (fy_pages_round(bytes, fy_page_bytes(), &rounded)) {
-        base = map(rounded);
+    void *base = MAP_FAILED;
+    if (fy_pages_round(bytes, fy_page_bytes(), rounded_out)) {
+        base = map(*rounded_out);
     }
     if (base == MAP_FAILED) {
         return fy_fail(error, FERRY_ERR_NO_MEMORY, "%llu bytes of memory could not be mapped",
                        (unsigned long long)bytes);
     }
-    ferry_status status = fy_pages_populate(base, rounded, error);
+    *base_out = base;
+    return FERRY_OK;
+}
+
+ferry_status fy_pages_alloc(uint64_t bytes, void **base_out, ferry_error *error)
+{
+    uint64_t     rounded;
+    void        *base;
+    ferry_status status = reach(bytes, &base, &rounded, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    status = fy_pages_populate(base, rounded, error);
     if (status != FERRY_OK) {
         fy_pages_free(base, bytes);
         return status;
     }
     if (!fy_pages_can_populate(base)) {
         fy_pages_touch(base, rounded);
+    }
+    *base_out = base;
+    return FERRY_OK;
+}
+
+ferry_status fy_pages_alloc_checked(uint64_t bytes, void **base_out, ferry_error *error)
+{
+    uint64_t     rounded;
+    void        *base;
+    ferry_status status = reach(bytes, &base, &rounded, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    status = fy_pages_fill(base, rounded, -1, error);
+    if (status != FERRY_OK) {
+        fy_pages_free(base, bytes);
+        return status;
     }
     *base_out = base;
     return FERRY_OK;

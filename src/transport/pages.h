@@ -27,6 +27,22 @@ void         fy_pages_free(void *base, uint64_t bytes); /* NULL is allowed */
 ferry_status fy_pages_populate(void *base, uint64_t bytes, ferry_error *error);
 bool         fy_pages_can_populate(void *base);
 
+/*
+ * For such kernels: makes sure that a file in memory has pages from offset on, for to touch them
+ * could not fail politely.
+ */
+ferry_status fy_pages_reserve(int fd, uint64_t offset, uint64_t bytes, ferry_error *error);
+
+/*
+ * Makes fresh memory present where nobody has asked for all ranks of the node whether there is
+ * room: this asks before each step, for others may take memory at the same time. fd is the file
+ * that is mapped at base from its beginning, or -1 for private memory.
+ */
+ferry_status fy_pages_fill(void *base, uint64_t bytes, int fd, ferry_error *error);
+
+/* fy_pages_alloc, filled in that way. */
+ferry_status fy_pages_alloc_checked(uint64_t bytes, void **base_out, ferry_error *error);
+
 /* Writes a zero to each page: for fresh memory where populating is not known. */
 void fy_pages_touch(void *base, uint64_t bytes);
 

@@ -232,6 +232,19 @@ static ferry_status check_buffer(const ferry_buffer *buffer, ferry_error *error)
     return FERRY_OK;
 }
 
+ferry_status fy_region_announce(ferry_region *region, ferry_error *error)
+{
+    for (uint32_t i = 0; i < region->transport->n_engines; i++) {
+        ferry_error  why;
+        ferry_status status =
+            fy_region_knows(region, i) ? FERRY_OK : fy_region_attach(region, i, &why);
+        if (status != FERRY_OK && status != FERRY_ERR_UNSUPPORTED) {
+            return fy_fail(error, status, "%s", why.message);
+        }
+    }
+    return FERRY_OK;
+}
+
 ferry_status ferry_region_register(ferry_transport *transport, const ferry_buffer *buffer,
                                    ferry_region **region_out, ferry_error *error)
 {
@@ -255,14 +268,10 @@ ferry_status ferry_region_register(ferry_transport *transport, const ferry_buffe
     region->view.base  = buffer->base;
     region->view.bytes = buffer->bytes;
     transport->next_registered += 2;
-    for (uint32_t i = 0; i < transport->n_engines; i++) {
-        ferry_error why;
-        status = fy_region_attach(region, i, &why);
-        /* An engine that reaches no user memory still takes it as a source. */
-        if (status != FERRY_OK && status != FERRY_ERR_UNSUPPORTED) {
-            fy_region_destroy(region);
-            return fy_fail(error, status, "%s", why.message);
-        }
+    status = fy_region_announce(region, error);
+    if (status != FERRY_OK) {
+        fy_region_destroy(region);
+        return status;
     }
     *region_out = region;
     return FERRY_OK;
@@ -284,8 +293,8 @@ uint64_t ferry_region_bytes(const ferry_region *region)
 
 void *ferry_region_pointer(const ferry_region *region, uint32_t peer)
 {
-    if (region == NULL || region->view.kind != FY_REGION_SYMMETRIC ||
-        peer >= region->transport->world->n_ranks) {
+    if (region == NULL || peer >= region->transport->world->n_ranks ||
+        (region->view.kind != FY_REGION_SYMMETRIC && region->view.owner != peer)) {
         return NULL;
     }
     if (fy_is_self(region->transport, peer)) {

@@ -11,6 +11,12 @@ ferry_status fy_region_new(ferry_transport *transport, fy_region_kind kind,
 /* Makes the region known to engine number index. */
 ferry_status fy_region_attach(ferry_region *region, uint32_t index, ferry_error *error);
 
+/*
+ * Makes registered memory known to all engines that do not know it yet. One that reaches no user
+ * memory still takes it as a source.
+ */
+ferry_status fy_region_announce(ferry_region *region, ferry_error *error);
+
 static inline bool fy_region_knows(const ferry_region *region, uint32_t index)
 {
     return (region->attached >> index & 1u) != 0;

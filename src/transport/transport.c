@@ -149,7 +149,8 @@ static ferry_status make_transport(ferry_world *world, const fy_choice *choice, 
         engine_of[peer] = (uint8_t)fy_choice_of(choice, world, peer);
     }
     fy_world_retain(world);
-    *transport     = (ferry_transport){.world           = world,
+    *transport     = (ferry_transport){.references      = 1,
+                                       .world           = world,
                                        .engine_of       = engine_of,
                                        .identity        = identity,
                                        .next_symmetric  = 2,
@@ -195,9 +196,14 @@ out:
     return status;
 }
 
+void fy_transport_retain(ferry_transport *transport)
+{
+    atomic_fetch_add(&transport->references, 1);
+}
+
 void ferry_transport_close(ferry_transport *transport)
 {
-    if (transport == NULL) {
+    if (transport == NULL || atomic_fetch_sub(&transport->references, 1) > 1) {
         return;
     }
     while (transport->regions != NULL) {

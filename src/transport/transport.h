@@ -8,9 +8,11 @@
 
 #include <ferry/transport.h>
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 /*
  * The front end: it checks, keeps regions, and hands each operation to the engine of its peer. A
@@ -27,14 +29,15 @@ typedef struct fy_open_engine {
 } fy_open_engine;
 
 struct ferry_transport {
-    ferry_world   *world; /* retained */
-    uint32_t       n_engines;
-    fy_open_engine engines[FY_MOST_ENGINES];
-    uint8_t       *engine_of; /* by peer: its engine's index */
-    uint64_t       identity;  /* the same on all ranks; a key of another transport is refused */
-    uint64_t       next_symmetric;
-    uint64_t       next_registered;
-    ferry_region  *regions; /* all that are not freed */
+    _Atomic uint32_t references;
+    ferry_world     *world; /* retained */
+    uint32_t         n_engines;
+    fy_open_engine   engines[FY_MOST_ENGINES];
+    uint8_t         *engine_of; /* by peer: its engine's index */
+    uint64_t         identity;  /* the same on all ranks; a key of another transport is refused */
+    uint64_t         next_symmetric;
+    uint64_t         next_registered;
+    ferry_region    *regions; /* all that are not freed */
 };
 
 struct ferry_region {
@@ -42,6 +45,7 @@ struct ferry_region {
     ferry_transport *transport;
     ferry_region    *next;
     ferry_region   **link;     /* what points to this region */
+    bool             memory;   /* registered, and its memory goes with it */
     bool             pages;    /* the library allocated the memory itself */
     unsigned         attached; /* bit i: engine i knows the region */
     void            *attachments[FY_MOST_ENGINES];
@@ -70,6 +74,53 @@ bool fy_transport_work(ferry_transport *transport);
 
 /* How long a waiter may sleep before the engines must be let work again; see fy_engine. */
 int64_t fy_transport_sleep_ns(const ferry_transport *transport);
+
+/*
+ * One holder more, as a service is: the transport, with all that belongs to it, lives until the
+ * last one has called ferry_transport_close, and until then regions may be freed.
+ */
+void fy_transport_retain(ferry_transport *transport);
+
+/*
+ * Ways around puts, for who knows addresses of a peer that the peer itself has told: nothing is
+ * registered for them and nothing is checked, and wrappers that must see every put hide them all.
+ */
+
+/* FERRY_CAN_ flags for a peer other than this rank; 0 where it cannot be reached at all. */
+uint32_t fy_transport_capabilities(ferry_transport *transport, uint32_t peer);
+
+/*
+ * Whether any pointer of the peer's can be used here: the peer is a thread of this process. Use
+ * them between visit and leave: visit is false once the world has failed, and registered memory of
+ * a rank is not freed while somebody visits that rank.
+ */
+bool fy_transport_shares_pointers(const ferry_transport *transport, uint32_t peer);
+bool fy_transport_visit(ferry_transport *transport, uint32_t peer);
+void fy_transport_leave(ferry_transport *transport, uint32_t peer);
+
+/* Whether the next two work for the peer: proven by reading memory of its process. */
+bool fy_transport_can_attach(ferry_transport *transport, uint32_t peer);
+
+/*
+ * Cross-memory attach: moves bytes between pieces of memory here and pieces at the peer's own
+ * addresses, as many as fit in one system call. Pieces may be empty, and both sides may divide the
+ * same total differently: other totals are FERRY_ERR_MISUSE. In place on return; an error may leave
+ * a part. A peer that is gone fails the world; memory that is not mapped there is FERRY_ERR_MISUSE.
+ */
+ferry_status fy_transport_attach_write(ferry_transport *transport, uint32_t peer,
+                                       const struct iovec *here, size_t n_here,
+                                       const struct iovec *there, size_t n_there,
+                                       ferry_error *error);
+ferry_status fy_transport_attach_read(ferry_transport *transport, uint32_t peer,
+                                      const struct iovec *here, size_t n_here,
+                                      const struct iovec *there, size_t n_there,
+                                      ferry_error *error);
+
+/*
+ * In a world that has failed: from here on no peer of this node touches memory of this rank that it
+ * knows by address, but for what the kernel is copying right now.
+ */
+void fy_transport_withdraw(ferry_transport *transport);
 
 /* Undoes region's attachments, frees it and its memory; local. NULL is allowed. */
 void fy_region_destroy(ferry_region *region);

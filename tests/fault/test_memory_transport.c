@@ -13,7 +13,8 @@ typedef struct belongings {
     ferry_transport *transport;
     ferry_region    *region;
     ferry_region    *own;    /* registered */
-    ferry_region    *theirs; /* imported; NULL where user memory cannot be reached */
+    ferry_buffer     memory; /* of ferry's */
+    ferry_region    *theirs; /* imported memory; NULL where it cannot be reached */
     unsigned char    source[DATA_BYTES];
     unsigned char    target[DATA_BYTES];
 } belongings;
@@ -51,6 +52,12 @@ static ferry_status open_all(rank_run *self)
         status = made(self, ferry_region_register(mine.transport, &buffer, &mine.own, &self->error),
                       &mine.own);
     }
+    if (status == FERRY_OK) {
+        mine.memory.registration = UNTOUCHED;
+        status =
+            made(self, ferry_memory_alloc(mine.transport, DATA_BYTES, &mine.memory, &self->error),
+                 &mine.memory.registration);
+    }
     return status;
 }
 
@@ -61,8 +68,9 @@ static ferry_status exchange_keys(rank_run *self)
     size_t        n_bytes = 0;
     const void   *all;
     const size_t *lengths;
-    ferry_status  status = ferry_region_export(mine.own, key, &n_bytes, &self->error);
-    bool          strict = strstr(self->plan, "strict") != NULL;
+    ferry_status  status =
+        ferry_region_export(mine.memory.registration, key, &n_bytes, &self->error);
+    bool strict = strstr(self->plan, "strict") != NULL;
     if (status != FERRY_OK) {
         self->wrong = n_bytes != 0 ? "a length was set by a call that failed" : self->wrong;
         return strict && status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status;
@@ -146,6 +154,7 @@ static ferry_status use_transport(rank_run *self)
         ferry_world_abort(self->world, self->error.message);
     }
     ferry_region_free(mine.theirs);
+    ferry_memory_free(&mine.memory);
     ferry_region_free(mine.own);
     ferry_region_free(mine.region);
     ferry_transport_close(mine.transport);

@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 
-#include <ferry/transport.h>
+#include "transport/transport.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -381,7 +381,10 @@ static void run_registered(rank_thread *self)
     expect_ok(self, ferry_region_import(transport, key, key_bytes, &imported, error));
     expect(self, ferry_region_base(imported) == NULL);
     expect(self, ferry_region_bytes(imported) == sizeof memories[0]);
-    expect(self, ferry_region_pointer(imported, next) == NULL);
+    /* Among threads every pointer is good, but shm maps only what ferry allocated. */
+    bool shares = strcmp(self->context, "inproc") == 0 || next == self->rank;
+    expect(self, ferry_region_pointer(imported, next) == (shares ? memories[next] : NULL));
+    expect(self, self->n_ranks == 1 || ferry_region_pointer(imported, self->rank) == NULL);
 
     unsigned char bytes[12345];
     fill(bytes, sizeof bytes, self->rank);
@@ -718,15 +721,150 @@ static void test_many_regions(void **state)
     on_engines(3, run_many_regions);
 }
 
+/*
+ * Memory, pointers of peers, and holders of a transport
+ */
+
+static void run_shared_pointers(rank_thread *self)
+{
+    ferry_transport *transport;
+    ferry_buffer     memory;
+    uint32_t         next   = (self->rank + 1) % self->n_ranks;
+    bool             shares = strstr(self->context, "inproc") != NULL;
+    ferry_error     *error  = &self->error;
+    const void      *all;
+    expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
+    expect(self, fy_transport_shares_pointers(transport, next) == shares);
+    expect(self, !fy_transport_shares_pointers(transport, self->rank));
+    expect(self, !fy_transport_shares_pointers(transport, self->n_ranks));
+    expect(self, fy_transport_capabilities(transport, self->n_ranks) == 0);
+    expect_ok(self, ferry_memory_alloc(transport, 1000, &memory, error));
+    expect_ok(self,
+              ferry_world_all_gather(self->world, &memory.base, sizeof memory.base, &all, error));
+    unsigned char *theirs;
+    memcpy(&theirs, (const char *)all + next * sizeof theirs, sizeof theirs);
+    if (shares) {
+        expect(self, fy_transport_visit(transport, next));
+        memset(theirs, (int)self->rank + 1, 1000);
+        fy_transport_leave(transport, next);
+    } else {
+        struct iovec here[2] = {{.iov_base = memory.base, .iov_len = 0},
+                                {.iov_base = (char *)memory.base + 500, .iov_len = 500}};
+        struct iovec there   = {.iov_base = theirs, .iov_len = 500};
+        memset((char *)memory.base + 500, (int)self->rank + 1, 500);
+        expect(self, fy_transport_can_attach(transport, next));
+        expect_ok(self, fy_transport_attach_write(transport, next, here, 2, &there, 1, error));
+    }
+    expect_ok(self, ferry_world_barrier(self->world, error));
+    const unsigned char *own = memory.base;
+    expect(self,
+           own[0] == (self->rank + self->n_ranks - 1) % self->n_ranks + 1 && own[499] == own[0]);
+    expect_ok(self, ferry_world_barrier(self->world, error));
+    if (self->rank == 0) {
+        ferry_world_abort(self->world, "enough");
+    }
+    while (ferry_transport_progress(transport, error) == FERRY_OK) {}
+    expect(self, !shares || !fy_transport_visit(transport, next));
+    ferry_memory_free(&memory);
+    ferry_transport_close(transport);
+}
+
+static void test_shared_pointers(void **state)
+{
+    static const char *const some[] = {"inproc", "trace:inproc", "shm", "trace:shm"};
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(some); i++) {
+        run_ranks(3, NULL, run_shared_pointers, (void *)(uintptr_t)some[i]);
+    }
+}
+
+/* Memory goes whenever its owner says, before the transport's last holder does. */
+static void run_holders(rank_thread *self)
+{
+    ferry_transport     *transport;
+    ferry_region        *region;
+    ferry_region        *own;
+    ferry_buffer         memory[3];
+    static unsigned char bytes[MOST_RANKS][64];
+    ferry_buffer         buffer = ferry_buffer_of(bytes[self->rank], 64);
+    ferry_error         *error  = &self->error;
+    expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
+    expect_ok(self, ferry_region_alloc(transport, 100, &region, error));
+    expect_ok(self, ferry_region_register(transport, &buffer, &own, error));
+    for (int i = 0; i < 3; i++) {
+        expect_ok(self, ferry_memory_alloc(transport, 5000u << i * 5, &memory[i], error));
+    }
+    fy_transport_retain(transport);
+    fy_transport_retain(transport);
+    ferry_transport_close(transport);
+    ferry_memory_free(&memory[1]);
+    ferry_region_free(own);
+    ferry_transport_close(transport);
+    /* One is left: everything works as before. */
+    ferry_buffer source = ferry_buffer_of(memory[0].base, 8);
+    expect_ok(self, ferry_put(transport, (self->rank + 1) % self->n_ranks, region, 0, &source, NULL,
+                              error));
+    expect_ok(self, ferry_world_barrier(self->world, error));
+    ferry_memory_free(&memory[2]);
+    ferry_transport_close(transport); /* and with it memory[0] and the region */
+}
+
+static void test_holders(void **state)
+{
+    (void)state;
+    size_t descriptors = count_descriptors();
+    on_engines(3, run_holders);
+    assert_int_equal(count_descriptors(), descriptors);
+}
+
+/* Any allocation of ferry_memory_alloc may fail, and then nothing has happened. */
+static void run_scarce_memory(rank_thread *self)
+{
+    ferry_transport *transport;
+    ferry_buffer     memory;
+    expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
+    expect_ok(self, ferry_memory_alloc(transport, 3 << 20, &memory, &self->error));
+    for (int64_t n_more = 0;; n_more++) {
+        ferry_buffer another = ferry_buffer_of(self, 1);
+        fy_alloc_fail_after(self->rank == 0 ? n_more : -1);
+        ferry_status status = ferry_memory_alloc(transport, 5 << 20, &another, &self->error);
+        fy_alloc_fail_after(-1);
+        if (status == FERRY_OK) {
+            ferry_memory_free(&another);
+            break;
+        }
+        expect(self, status == FERRY_ERR_NO_MEMORY && another.base == self && n_more < 1000);
+    }
+    ferry_memory_free(&memory);
+    ferry_transport_close(transport);
+}
+
+static void test_scarce_memory(void **state)
+{
+    (void)state;
+    size_t descriptors = count_descriptors();
+    on_engines(1, run_scarce_memory);
+    assert_int_equal(count_descriptors(), descriptors);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ring),         cmocka_unit_test(test_self),
-        cmocka_unit_test(test_ranges),       cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_disagreement), cmocka_unit_test(test_registered),
-        cmocka_unit_test(test_keys),         cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_abort),        cmocka_unit_test(test_without_memory),
-        cmocka_unit_test(test_agreed),       cmocka_unit_test(test_without_descriptors),
+        cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_self),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_disagreement),
+        cmocka_unit_test(test_registered),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_without_memory),
+        cmocka_unit_test(test_shared_pointers),
+        cmocka_unit_test(test_holders),
+        cmocka_unit_test(test_scarce_memory),
+        cmocka_unit_test(test_agreed),
+        cmocka_unit_test(test_without_descriptors),
         cmocka_unit_test(test_many_regions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

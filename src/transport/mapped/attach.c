@@ -2,6 +2,7 @@
 #include "transport/mapped/attach.h"
 
 #include "base/alloc.h"
+#include "base/checked.h"
 #include "base/log.h"
 #include "transport/agree.h"
 #include "transport/host.h"
@@ -13,7 +14,10 @@
 #include <sys/uio.h>
 
 /* A call moves at most this much, so that the failure of the world is noticed between calls. */
-static const uint64_t PIECE_BYTES = (uint64_t)64 << 20;
+static const uint64_t CALL_BYTES = (uint64_t)32 << 20;
+
+/* And this many pieces, which is what Linux takes in one call. */
+enum { CALL_PIECES = 1024 };
 
 /* Within which the world learns that a process of this node has ended. */
 static const int64_t MOMENT_NS = 1000000000;
@@ -21,7 +25,7 @@ static const int64_t MOMENT_NS = 1000000000;
 /*
  * A process id may name another process, in another namespace or after the peer's death. So each
  * rank tells all where a secret number of its own lies, and who reads that there has the right one.
- * It is read again before every piece, for the next process of that id could be anybody's; and it
+ * It is read again before every call, for the next process of that id could be anybody's; and it
  * goes when the owner's memory may no longer be reached.
  */
 typedef struct token {
@@ -213,8 +217,8 @@ static ferry_status refuse(ferry_world *world, uint32_t peer, ferry_error *error
                          "rank %u cannot be reached any more: it has closed its transport", peer);
 }
 
-static ferry_status explain(fy_attach *attach, uint32_t peer, const void *there, uint64_t bytes,
-                            int problem, ferry_error *error)
+static ferry_status explain(const fy_attach *attach, uint32_t peer, const void *there,
+                            uint64_t bytes, int problem, ferry_error *error)
 {
     switch (problem) {
     case ESRCH:
@@ -233,60 +237,136 @@ static ferry_status explain(fy_attach *attach, uint32_t peer, const void *there,
     }
 }
 
-typedef ssize_t (*transfer_fn)(pid_t pid, const struct iovec *here, unsigned long n_here,
-                               const struct iovec *there, unsigned long n_there,
-                               unsigned long flags);
+/* A place in a list of pieces: n are left, of the first of which skip bytes are done. */
+typedef struct cursor {
+    const struct iovec *pieces;
+    size_t              n;
+    size_t              skip;
+} cursor;
 
-/* The kernel may stop early; what is left is asked for again, and then it says why. */
-static ferry_status transfer(fy_attach *attach, uint32_t peer, transfer_fn move, char *here,
-                             char *there, uint64_t bytes, ferry_error *error)
+static void skip_empty(cursor *at)
+{
+    while (at->n > 0 && at->pieces->iov_len == at->skip) {
+        at->pieces++;
+        at->n--;
+        at->skip = 0;
+    }
+}
+
+static void advance(cursor *at, uint64_t bytes)
+{
+    while (bytes > 0) {
+        uint64_t step = fy_min(bytes, at->pieces->iov_len - at->skip);
+        at->skip += (size_t)step;
+        bytes -= step;
+        skip_empty(at);
+    }
+}
+
+/* The pieces of one call from the cursor on, empty ones left out; the last one may be cut. */
+typedef struct window {
+    struct iovec pieces[CALL_PIECES];
+    size_t       n;
+    uint64_t     bytes;
+} window;
+
+static void open_window(window *out, cursor at, uint64_t most_bytes)
+{
+    out->n     = 0;
+    out->bytes = 0;
+    for (; at.n > 0 && out->n < CALL_PIECES && out->bytes < most_bytes; at.pieces++, at.n--) {
+        size_t bytes = (size_t)fy_min(at.pieces->iov_len - at.skip, most_bytes - out->bytes);
+        if (bytes > 0) {
+            char *base            = (char *)at.pieces->iov_base + at.skip;
+            out->pieces[out->n++] = (struct iovec){.iov_base = base, .iov_len = bytes};
+        }
+        out->bytes += bytes;
+        at.skip = 0;
+    }
+}
+
+/*
+ * One system call from the cursors on. The kernel moves what both lists have, and may stop early;
+ * then what is left is asked for again, and it says why.
+ */
+static ferry_status transfer(const fy_attach *attach, uint32_t peer, bool write, cursor *here,
+                             cursor *there, ferry_error *error)
 {
     ferry_world *world = attach->world;
-    const token *its   = &attach->tokens[local_of(attach, peer)];
     int32_t      pid   = world->pid_of(world, peer);
-    uint64_t     done  = 0;
-    while (done < bytes) {
-        int problem = identify(pid, its);
-        if (problem == EFAULT) {
-            return refuse(world, peer, error);
+    window       ours, theirs;
+    int          problem = identify(pid, &attach->tokens[local_of(attach, peer)]);
+    if (problem == EFAULT) {
+        return refuse(world, peer, error);
+    }
+    open_window(&ours, *here, CALL_BYTES);
+    open_window(&theirs, *there, ours.bytes);
+    if (problem == 0) {
+        ssize_t moved =
+            write ? process_vm_writev(pid, ours.pieces, ours.n, theirs.pieces, theirs.n, 0)
+                  : process_vm_readv(pid, ours.pieces, ours.n, theirs.pieces, theirs.n, 0);
+        if (moved > 0) {
+            advance(here, (uint64_t)moved);
+            advance(there, (uint64_t)moved);
+            return FERRY_OK;
         }
-        if (problem != 0) {
-            return explain(attach, peer, there + done, bytes - done, problem, error);
-        }
-        uint64_t     piece  = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        struct iovec local  = {.iov_base = here + done, .iov_len = (size_t)piece};
-        struct iovec remote = {.iov_base = there + done, .iov_len = (size_t)piece};
-        ssize_t      moved  = move(pid, &local, 1, &remote, 1, 0);
-        if (moved < 0 && (errno == EINTR || errno == EAGAIN)) {
-            moved = 0;
-        } else if (moved <= 0) {
-            problem = moved < 0 ? errno : EFAULT;
-            return explain(attach, peer, there + done, bytes - done, problem, error);
-        }
-        done += (uint64_t)moved;
-        if (done < bytes && fy_failed(world->failure)) {
-            return fy_failure_get(world->failure, NULL, error);
+        problem = moved < 0 ? errno : EFAULT;
+    }
+    if (problem == EINTR || problem == EAGAIN) {
+        return FERRY_OK;
+    }
+    return explain(attach, peer, theirs.pieces[0].iov_base, theirs.pieces[0].iov_len, problem,
+                   error);
+}
+
+/* Threads of one process need no kernel for it. */
+static void copy_pieces(bool write, cursor *here, cursor *there)
+{
+    while (here->n > 0 && there->n > 0) {
+        char  *ours   = (char *)here->pieces->iov_base + here->skip;
+        char  *theirs = (char *)there->pieces->iov_base + there->skip;
+        size_t bytes  = (size_t)fy_min(here->pieces->iov_len - here->skip,
+                                       there->pieces->iov_len - there->skip);
+        fy_mapped_copy(write ? theirs : ours, write ? ours : theirs, bytes);
+        advance(here, bytes);
+        advance(there, bytes);
+    }
+}
+
+ferry_status fy_attach_pieces(fy_attach *attach, uint32_t peer, bool write,
+                              const struct iovec *here, size_t n_here, const struct iovec *there,
+                              size_t n_there, ferry_error *error)
+{
+    cursor       ours   = {.pieces = here, .n = n_here};
+    cursor       theirs = {.pieces = there, .n = n_there};
+    ferry_status status = FERRY_OK;
+    skip_empty(&ours);
+    skip_empty(&theirs);
+    if (attach->world->threads) {
+        copy_pieces(write, &ours, &theirs);
+        return FERRY_OK;
+    }
+    while (status == FERRY_OK && ours.n > 0 && theirs.n > 0) {
+        status = transfer(attach, peer, write, &ours, &theirs, error);
+        if (status == FERRY_OK && ours.n > 0 && fy_failed(attach->world->failure)) {
+            status = fy_failure_get(attach->world->failure, NULL, error);
         }
     }
-    return FERRY_OK;
+    return status;
 }
 
 ferry_status fy_attach_write(fy_attach *attach, uint32_t peer, void *to, const void *from,
                              uint64_t bytes, ferry_error *error)
 {
-    if (attach->world->threads) {
-        fy_mapped_copy(to, from, bytes);
-        return FERRY_OK;
-    }
-    return transfer(attach, peer, process_vm_writev, (char *)(uintptr_t)from, to, bytes, error);
+    struct iovec here  = {.iov_base = (void *)(uintptr_t)from, .iov_len = (size_t)bytes};
+    struct iovec there = {.iov_base = to, .iov_len = (size_t)bytes};
+    return fy_attach_pieces(attach, peer, true, &here, 1, &there, 1, error);
 }
 
 ferry_status fy_attach_read(fy_attach *attach, uint32_t peer, void *to, const void *from,
                             uint64_t bytes, ferry_error *error)
 {
-    if (attach->world->threads) {
-        fy_mapped_copy(to, from, bytes);
-        return FERRY_OK;
-    }
-    return transfer(attach, peer, process_vm_readv, to, (char *)(uintptr_t)from, bytes, error);
+    struct iovec here  = {.iov_base = to, .iov_len = (size_t)bytes};
+    struct iovec there = {.iov_base = (void *)(uintptr_t)from, .iov_len = (size_t)bytes};
+    return fy_attach_pieces(attach, peer, false, &here, 1, &there, 1, error);
 }

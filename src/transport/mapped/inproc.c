@@ -13,8 +13,9 @@
 /*
  * Ranks that are threads: every pointer is good for all. Memory of a region goes with the last rank
  * that releases it, for when the world fails ranks do not wait for each other, and a slower one may
- * be in the middle of a put. Registered memory is the owner's to free: who copies there counts as a
- * visitor, no visit begins once the world has failed, and then the owner waits for the last to end.
+ * be in the middle of a put; and memory for a registered region with the last rank that imported
+ * it. Other registered memory is the owner's to free: who copies there counts as a visitor, no
+ * visit begins once the world has failed, and then the owner waits for the last to end.
  */
 
 /* A symmetric region, as all ranks see it. */
@@ -26,12 +27,23 @@ typedef struct heap {
     void        *parts[]; /* by rank; complete when alloc has been agreed upon */
 } heap;
 
+/* Memory for a registered region, as its owner and those that imported it see it. */
+typedef struct block {
+    struct block *next;
+    uint64_t      id;
+    uint32_t      owner;
+    uint32_t      n_users; /* the owner and the imports that are not released */
+    void         *base;
+    uint64_t      bytes;
+} block;
+
 /* What the ranks of a transport share. */
 typedef struct common {
     _Atomic uint32_t references;
     uint32_t         n_ranks;
     pthread_mutex_t  lock; /* of the list and what is in it, but for parts that are complete */
     heap            *heaps;
+    block           *blocks;
     _Atomic uint32_t visitors[]; /* by rank: copies under way in memory that it registered */
 } common;
 
@@ -179,39 +191,132 @@ static void await_visitors(const inproc *state)
     }
 }
 
-static void release(void *context, const fy_region_view *region, void *attachment)
+static void release_heap(common *shared, heap *one)
 {
-    inproc *state = context;
-    heap   *one   = attachment;
-    if (region->kind == FY_REGION_REGISTERED) {
-        await_visitors(state);
-    }
-    if (region->kind != FY_REGION_SYMMETRIC) {
-        return;
-    }
-    pthread_mutex_lock(&state->common->lock);
+    pthread_mutex_lock(&shared->lock);
     bool last = --one->n_users == 0;
     if (last) {
-        remove_heap(state->common, one);
+        remove_heap(shared, one);
     }
-    pthread_mutex_unlock(&state->common->lock);
+    pthread_mutex_unlock(&shared->lock);
     if (last) {
-        for (uint32_t rank = 0; rank < state->common->n_ranks; rank++) {
+        for (uint32_t rank = 0; rank < shared->n_ranks; rank++) {
             fy_pages_free(one->parts[rank], one->bytes);
         }
         fy_free(one);
     }
 }
 
+/*
+ * Memory for registered regions
+ */
+
+static ferry_status alloc_local(void *context, fy_region_view *region, void **attachment_out,
+                                ferry_error *error)
+{
+    inproc      *state  = context;
+    block       *fresh  = fy_alloc_zeroed(1, sizeof *fresh);
+    void        *base   = NULL;
+    ferry_status status = FERRY_OK;
+    if (fresh == NULL) {
+        return fy_fail_no_memory(error, "memory that others can reach");
+    }
+    status = fy_pages_alloc_checked(region->bytes, &base, error);
+    if (status != FERRY_OK) {
+        fy_free(fresh);
+        return status;
+    }
+    *fresh = (block){.id      = region->id,
+                     .owner   = state->world->rank,
+                     .n_users = 1,
+                     .base    = base,
+                     .bytes   = region->bytes};
+    pthread_mutex_lock(&state->common->lock);
+    fresh->next           = state->common->blocks;
+    state->common->blocks = fresh;
+    pthread_mutex_unlock(&state->common->lock);
+    region->base    = base;
+    *attachment_out = fresh;
+    return FERRY_OK;
+}
+
+/* One user more; NULL if the owner's memory and all imports of it are gone. */
+static block *join_block(common *shared, uint32_t owner, uint64_t id)
+{
+    pthread_mutex_lock(&shared->lock);
+    block *one = shared->blocks;
+    while (one != NULL && (one->id != id || one->owner != owner)) {
+        one = one->next;
+    }
+    if (one != NULL) {
+        one->n_users++;
+    }
+    pthread_mutex_unlock(&shared->lock);
+    return one;
+}
+
+static void release_block(common *shared, block *one)
+{
+    pthread_mutex_lock(&shared->lock);
+    bool last = --one->n_users == 0;
+    for (block **link = &shared->blocks; last && *link != NULL; link = &(*link)->next) {
+        if (*link == one) {
+            *link = one->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&shared->lock);
+    if (last) {
+        fy_pages_free(one->base, one->bytes);
+        fy_free(one);
+    }
+}
+
+/* The key says only whether there is a block to join. */
+static ferry_status export_key(void *context, const fy_region_view *region, void *attachment,
+                               void *key, size_t *n_bytes_out, ferry_error *error)
+{
+    (void)context;
+    (void)region;
+    (void)error;
+    *(unsigned char *)key = 1;
+    *n_bytes_out          = attachment != NULL;
+    return FERRY_OK;
+}
+
+static void release(void *context, const fy_region_view *region, void *attachment)
+{
+    inproc *state = context;
+    if (region->kind == FY_REGION_SYMMETRIC) {
+        release_heap(state->common, attachment);
+        return;
+    }
+    if (region->kind == FY_REGION_REGISTERED) {
+        await_visitors(state);
+    }
+    if (attachment != NULL) {
+        release_block(state->common, attachment);
+    }
+}
+
 static ferry_status attach(void *context, const fy_region_view *region, void **attachment_out,
                            ferry_error *error)
 {
-    (void)context;
+    inproc *state = context;
+    block  *one   = NULL;
     if (region->kind == FY_REGION_SYMMETRIC) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "engine inproc shares only symmetric memory of its own");
     }
-    *attachment_out = NULL;
+    if (region->kind == FY_REGION_IMPORTED && region->key_bytes > 0) {
+        one = join_block(state->common, region->owner, region->id);
+        if (one == NULL) {
+            return fy_fail(error, FERRY_ERR_MISUSE,
+                           "region %llu of rank %u cannot be imported: its memory has been freed",
+                           (unsigned long long)region->id, region->owner);
+        }
+    }
+    *attachment_out = one;
     return FERRY_OK;
 }
 
@@ -220,20 +325,35 @@ static void *part_of(uint32_t peer, const fy_region_view *region, void *attachme
     return region->kind == FY_REGION_SYMMETRIC ? ((heap *)attachment)->parts[peer] : region->base;
 }
 
-/* Between memory of this rank and some that peer registered. */
-static ferry_status visit(const inproc *state, uint32_t peer, void *to, const void *from,
-                          uint64_t bytes, ferry_error *error)
+static void leave_peer(void *context, uint32_t peer)
 {
-    _Atomic uint32_t *visitors = &state->common->visitors[peer];
-    ferry_status      status   = FERRY_OK;
-    atomic_fetch_add(visitors, 1);
+    const inproc *state = context;
+    atomic_fetch_sub(&state->common->visitors[peer], 1);
+}
+
+/* Counted before the look: either the owner sees the visitor, or the visitor the failure. */
+static bool visit_peer(void *context, uint32_t peer)
+{
+    const inproc *state = context;
+    atomic_fetch_add(&state->common->visitors[peer], 1);
     if (fy_failed(state->world->failure)) {
-        status = fy_failure_get(state->world->failure, NULL, error);
-    } else {
-        fy_mapped_copy(to, from, bytes);
+        leave_peer(context, peer);
+        return false;
     }
-    atomic_fetch_sub(visitors, 1);
-    return status;
+    return true;
+}
+
+/* Between memory of this rank and some that peer registered. */
+static ferry_status visit(void *context, uint32_t peer, void *to, const void *from, uint64_t bytes,
+                          ferry_error *error)
+{
+    const inproc *state = context;
+    if (!visit_peer(context, peer)) {
+        return fy_failure_get(state->world->failure, NULL, error);
+    }
+    fy_mapped_copy(to, from, bytes);
+    leave_peer(context, peer);
+    return FERRY_OK;
 }
 
 static ferry_status put(void *context, uint32_t peer, const fy_region_view *region,
@@ -247,7 +367,7 @@ static ferry_status put(void *context, uint32_t peer, const fy_region_view *regi
         if (region->kind == FY_REGION_SYMMETRIC) {
             fy_mapped_copy(to, source, bytes);
         } else {
-            status = visit(state, peer, to, source, bytes, error);
+            status = visit(context, peer, to, source, bytes, error);
         }
     }
     if (status == FERRY_OK && signal != NULL) {
@@ -290,4 +410,8 @@ const fy_engine fy_inproc_engine = {
     .get          = get,
     .flush        = fy_mapped_flush,
     .pointer      = pointer,
+    .export_key   = export_key,
+    .alloc_local  = alloc_local,
+    .visit        = visit_peer,
+    .leave        = leave_peer,
 };

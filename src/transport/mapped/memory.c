@@ -3,9 +3,8 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
-#include "base/file.h"
-#include "base/log.h"
 #include "transport/agree.h"
+#include "transport/mapped/file.h"
 #include "transport/pages.h"
 
 #include <errno.h>
@@ -13,15 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
-#ifndef MFD_HUGE_2MB
-#define MFD_HUGE_2MB (21U << 26)
-#endif
-static const long HUGETLBFS = 0x958458f6; /* statfs.f_type, as linux/magic.h has it */
+static const char WHAT[] = "symmetric memory of all ranks of this node";
 
 /* Where the parts lie, which follows from the pages of the file. */
 static bool lay_out(fy_node_memory *memory, uint64_t bytes, uint64_t page_bytes, uint32_t n_parts)
@@ -39,79 +32,6 @@ static bool lay_out(fy_node_memory *memory, uint64_t bytes, uint64_t page_bytes,
 /*
  * The file
  */
-
-/* Huge pages of the pool that nobody has or was promised. */
-static uint64_t free_huge_pages(void)
-{
-    uint64_t n_free = fy_file_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    uint64_t taken  = fy_file_number("/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages");
-    return n_free > taken ? n_free - taken : 0;
-}
-
-/* A longer file than the process may write would end it by a signal. */
-static ferry_status check_file_limit(uint64_t bytes, ferry_error *error)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        limit.rlim_cur < bytes) {
-        return fy_fail(error, FERRY_ERR_NO_MEMORY,
-                       "symmetric memory of all ranks of this node takes %llu bytes, and "
-                       "RLIMIT_FSIZE allows %llu: raise `ulimit -f`",
-                       (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
-    }
-    return FERRY_OK;
-}
-
-static ferry_status make_file(uint64_t bytes, unsigned flags, int *fd_out, ferry_error *error)
-{
-    ferry_status status = check_file_limit(bytes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    int fd = memfd_create("ferry", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
-    if (fd < 0) {
-        return fy_fail(error,
-                       errno == EMFILE || errno == ENFILE ? FERRY_ERR_LIMIT : FERRY_ERR_NO_MEMORY,
-                       "no file in memory for symmetric memory could be made: %s", strerror(errno));
-    }
-    if (ftruncate(fd, (off_t)bytes) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-        status = fy_fail(error, FERRY_ERR_NO_MEMORY, "a file in memory cannot have %llu bytes: %s",
-                         (unsigned long long)bytes, strerror(errno));
-        close(fd);
-        return status;
-    }
-    *fd_out = fd;
-    return FERRY_OK;
-}
-
-/* A file of huge pages whose pages are promised, or -1. */
-static int make_huge_file(uint64_t bytes, uint32_t n_parts)
-{
-    fy_node_memory layout;
-    int            fd;
-    if (bytes < FY_HUGE_BYTES || !lay_out(&layout, bytes, FY_HUGE_BYTES, n_parts)) {
-        return -1;
-    }
-    uint64_t n_free   = free_huge_pages();
-    uint64_t n_wanted = layout.map_bytes / FY_HUGE_BYTES;
-    if (n_free < n_wanted) {
-        fy_log(FERRY_LOG_DEBUG, "symmetric memory: %llu of the %llu huge pages wanted are free",
-               (unsigned long long)n_free, (unsigned long long)n_wanted);
-        return -1;
-    }
-    if (make_file(layout.map_bytes, MFD_HUGETLB | MFD_HUGE_2MB, &fd, NULL) != FERRY_OK) {
-        return -1;
-    }
-    /* The first mapping takes the pages out of the pool, and the file keeps them. */
-    void *map = mmap(NULL, (size_t)layout.map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED) {
-        close(fd);
-        return -1;
-    }
-    munmap(map, (size_t)layout.map_bytes);
-    return fd;
-}
 
 /* Every rank takes a descriptor while the file is handed out: to lack it then would be too late. */
 static ferry_status check_descriptor(ferry_error *error)
@@ -136,14 +56,15 @@ static ferry_status create_file(uint64_t bytes, uint32_t n_parts, int *fd_out, f
                        "mapped",
                        (unsigned long long)bytes, n_parts);
     }
-    int fd = make_huge_file(bytes, n_parts);
-    if (fd >= 0) {
-        fy_log(FERRY_LOG_DEBUG, "symmetric memory of %llu bytes lies in huge pages",
-               (unsigned long long)bytes);
-        *fd_out = fd;
-        return FERRY_OK;
+    fy_node_memory huge;
+    if (bytes >= FY_HUGE_BYTES && lay_out(&huge, bytes, FY_HUGE_BYTES, n_parts)) {
+        int fd = fy_shared_file_make_huge("ferry", WHAT, huge.map_bytes);
+        if (fd >= 0) {
+            *fd_out = fd;
+            return FERRY_OK;
+        }
     }
-    return make_file(layout.map_bytes, 0, fd_out, error);
+    return fy_shared_file_make("ferry", WHAT, layout.map_bytes, fd_out, error);
 }
 
 /*
@@ -200,47 +121,18 @@ static ferry_status share_file(ferry_world *world, int fd, int *fd_out, ferry_er
 static ferry_status measure(int fd, uint64_t bytes, uint32_t n_parts, fy_node_memory *memory,
                             ferry_error *error)
 {
-    struct stat   status;
-    struct statfs system;
-    if (fstat(fd, &status) != 0 || fstatfs(fd, &system) != 0) {
+    uint64_t file_bytes;
+    uint64_t page_bytes = fy_shared_file_page_bytes(fd, &file_bytes);
+    if (page_bytes == 0) {
         return fy_fail(error, FERRY_ERR_IO, "the node's shared memory cannot be examined: %s",
                        strerror(errno));
     }
-    bool     huge       = (long)system.f_type == HUGETLBFS;
-    uint64_t page_bytes = huge ? (uint64_t)system.f_bsize : fy_page_bytes();
-    if (!lay_out(memory, bytes, page_bytes, n_parts) ||
-        (uint64_t)status.st_size != memory->map_bytes) {
+    if (!lay_out(memory, bytes, page_bytes, n_parts) || file_bytes != memory->map_bytes) {
         return fy_fail(error, FERRY_ERR_IO,
                        "the node's shared memory has %llu bytes where %llu were expected",
-                       (unsigned long long)status.st_size, (unsigned long long)memory->map_bytes);
+                       (unsigned long long)file_bytes, (unsigned long long)memory->map_bytes);
     }
     return FERRY_OK;
-}
-
-/* Begins where a huge page does, so that large parts do. */
-static char *map_aligned(int fd, uint64_t bytes)
-{
-    uint64_t spare = bytes >= FY_HUGE_BYTES ? FY_HUGE_BYTES : 0;
-    char    *all   = mmap(NULL, (size_t)(bytes + spare), PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (all == MAP_FAILED) {
-        return NULL;
-    }
-    uint64_t before =
-        spare == 0 ? 0 : (FY_HUGE_BYTES - (uintptr_t)all % FY_HUGE_BYTES) % FY_HUGE_BYTES;
-    char *map =
-        mmap(all + before, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
-    if (map == MAP_FAILED) {
-        munmap(all, (size_t)(bytes + spare));
-        return NULL;
-    }
-    if (before > 0) {
-        munmap(all, (size_t)before);
-    }
-    if (before < spare) {
-        munmap(map + bytes, (size_t)(spare - before));
-    }
-    return map;
 }
 
 static ferry_status populate_own(fy_node_memory *memory, int fd, uint32_t local, ferry_error *error)
@@ -250,15 +142,9 @@ static ferry_status populate_own(fy_node_memory *memory, int fd, uint32_t local,
         return fy_node_memory_prepare(memory, local, 0, memory->part_bytes, error);
     }
     /* An older kernel: first make sure that there are pages, for touching cannot fail politely. */
-    off_t offset = (off_t)(local * memory->stride);
-    int   problem;
-    do {
-        problem = fallocate(fd, 0, offset, (off_t)memory->part_bytes) == 0 ? 0 : errno;
-    } while (problem == EINTR);
-    if (problem != 0) {
-        return fy_fail(error, FERRY_ERR_NO_MEMORY,
-                       "%llu bytes of shared memory could not be made present: %s",
-                       (unsigned long long)memory->part_bytes, strerror(problem));
+    ferry_status status = fy_pages_reserve(fd, local * memory->stride, memory->part_bytes, error);
+    if (status != FERRY_OK) {
+        return status;
     }
     fy_pages_touch(part, memory->part_bytes);
     return FERRY_OK;
@@ -273,7 +159,7 @@ static ferry_status map_file(ferry_world *world, int fd, uint64_t bytes, fy_node
     }
     uint64_t n_bits = memory->n_granules * world->n_local_ranks;
     memory->ready   = fy_alloc_zeroed((size_t)fy_ceil_div(n_bits, 64), sizeof *memory->ready);
-    memory->map     = map_aligned(fd, memory->map_bytes);
+    memory->map     = fy_shared_file_map(fd, memory->map_bytes);
     if (memory->map == NULL || memory->ready == NULL) {
         return fy_fail(error, FERRY_ERR_NO_MEMORY,
                        "%llu bytes of shared memory of %u ranks could not be mapped: %s",

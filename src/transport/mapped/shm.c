@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "transport/mapped/attach.h"
+#include "transport/mapped/local.h"
 #include "transport/mapped/memory.h"
 
 #include <errno.h>
@@ -97,6 +98,54 @@ static ferry_status alloc(void *context, fy_region_view *region, void **attachme
     return FERRY_OK;
 }
 
+static ferry_status alloc_local(void *context, fy_region_view *region, void **attachment_out,
+                                ferry_error *error)
+{
+    (void)context;
+    fy_local_memory *memory = fy_alloc_zeroed(1, sizeof *memory);
+    if (memory == NULL) {
+        return fy_fail_no_memory(error, "memory that others can map");
+    }
+    ferry_status status = fy_local_memory_create(region->bytes, memory, error);
+    if (status != FERRY_OK) {
+        fy_free(memory);
+        return status;
+    }
+    region->base    = memory->map;
+    *attachment_out = memory;
+    return FERRY_OK;
+}
+
+static ferry_status export_key(void *context, const fy_region_view *region, void *attachment,
+                               void *key, size_t *n_bytes_out, ferry_error *error)
+{
+    (void)context;
+    (void)region;
+    (void)error;
+    *n_bytes_out = attachment == NULL ? 0 : fy_local_memory_key(attachment, key);
+    return FERRY_OK;
+}
+
+/* Mapped if the owner's memory can be: else NULL, and FERRY_OK. */
+static ferry_status map_theirs(const shm *state, const fy_region_view *region,
+                               fy_node_memory **memory_out, ferry_error *error)
+{
+    int32_t         pid    = state->world->pid_of(state->world, region->owner);
+    fy_node_memory *memory = NULL;
+    if (region->key_bytes > 0) {
+        memory = fy_alloc_zeroed(1, sizeof *memory);
+        if (memory == NULL) {
+            return fy_fail_no_memory(error, "memory of a peer");
+        }
+        if (!fy_local_memory_map(pid, region->key, region->key_bytes, region->bytes, memory)) {
+            fy_free(memory);
+            memory = NULL;
+        }
+    }
+    *memory_out = memory;
+    return FERRY_OK;
+}
+
 static ferry_status attach(void *context, const fy_region_view *region, void **attachment_out,
                            ferry_error *error)
 {
@@ -105,27 +154,42 @@ static ferry_status attach(void *context, const fy_region_view *region, void **a
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "engine shm shares only symmetric memory of its own");
     }
-    *attachment_out = NULL;
-    return region->kind == FY_REGION_IMPORTED ? fy_attach_check(state->attach, region->owner, error)
-                                              : FERRY_OK;
+    fy_node_memory *memory = NULL;
+    if (region->kind == FY_REGION_IMPORTED) {
+        ferry_status status = map_theirs(state, region, &memory, error);
+        if (status == FERRY_OK && memory == NULL) {
+            status = fy_attach_check(state->attach, region->owner, error);
+        }
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    *attachment_out = memory;
+    return FERRY_OK;
 }
 
 static void release(void *context, const fy_region_view *region, void *attachment)
 {
     const shm *state = context;
-    if (region->kind == FY_REGION_SYMMETRIC) {
+    if (region->kind == FY_REGION_REGISTERED) {
+        if (fy_failed(state->world->failure)) {
+            fy_attach_revoke(state->attach);
+        }
+        if (attachment != NULL) {
+            fy_local_memory_cleanup(attachment);
+        }
+    } else if (attachment != NULL) {
         fy_node_memory_cleanup(attachment);
-        fy_free(attachment);
-    } else if (region->kind == FY_REGION_REGISTERED && fy_failed(state->world->failure)) {
-        fy_attach_revoke(state->attach);
     }
+    fy_free(attachment);
 }
 
-/* Where bytes of a peer's part are mapped here, populated. */
-static ferry_status find(const shm *state, uint32_t peer, fy_node_memory *memory, uint64_t offset,
-                         uint64_t bytes, char **at_out, ferry_error *error)
+/* Where bytes of a peer's part, or of its memory that is mapped, are here, populated. */
+static ferry_status find(const shm *state, uint32_t peer, const fy_region_view *region,
+                         fy_node_memory *memory, uint64_t offset, uint64_t bytes, char **at_out,
+                         ferry_error *error)
 {
-    uint32_t     local  = state->local_of[peer];
+    uint32_t     local  = region->kind == FY_REGION_SYMMETRIC ? state->local_of[peer] : 0;
     ferry_status status = fy_node_memory_prepare(memory, local, offset, bytes, error);
     *at_out             = fy_node_memory_part(memory, local) + offset;
     return status;
@@ -135,12 +199,12 @@ static ferry_status put_bytes(const shm *state, uint32_t peer, const fy_region_v
                               void *attachment, uint64_t offset, const void *source, uint64_t bytes,
                               ferry_error *error)
 {
-    if (region->kind != FY_REGION_SYMMETRIC) {
+    if (attachment == NULL) {
         return fy_attach_write(state->attach, peer, (char *)region->base + offset, source, bytes,
                                error);
     }
     char        *to;
-    ferry_status status = find(state, peer, attachment, offset, bytes, &to, error);
+    ferry_status status = find(state, peer, region, attachment, offset, bytes, &to, error);
     if (status == FERRY_OK) {
         fy_mapped_copy(to, source, bytes);
     }
@@ -158,8 +222,8 @@ static ferry_status put(void *context, uint32_t peer, const fy_region_view *regi
         status = put_bytes(state, peer, region, attachment, offset, source, bytes, error);
     }
     if (status == FERRY_OK && signal != NULL) {
-        status =
-            find(state, peer, signal->attachment, signal->offset, sizeof(uint64_t), &word, error);
+        status = find(state, peer, signal->region, signal->attachment, signal->offset,
+                      sizeof(uint64_t), &word, error);
         if (status == FERRY_OK) {
             fy_mapped_signal(state->world, peer, word - signal->offset, signal);
         }
@@ -172,12 +236,12 @@ static ferry_status get(void *context, uint32_t peer, const fy_region_view *regi
                         ferry_error *error)
 {
     shm *state = context;
-    if (region->kind != FY_REGION_SYMMETRIC) {
+    if (attachment == NULL) {
         return fy_attach_read(state->attach, peer, target, (const char *)region->base + offset,
                               bytes, error);
     }
     char        *from;
-    ferry_status status = find(state, peer, attachment, offset, bytes, &from, error);
+    ferry_status status = find(state, peer, region, attachment, offset, bytes, &from, error);
     if (status == FERRY_OK) {
         fy_mapped_copy(target, from, bytes);
     }
@@ -188,27 +252,43 @@ static ferry_status get(void *context, uint32_t peer, const fy_region_view *regi
 static void *pointer(void *context, uint32_t peer, const fy_region_view *region, void *attachment)
 {
     const shm *state = context;
-    if (region->kind != FY_REGION_SYMMETRIC || !fy_world_same_node(state->world, peer)) {
+    if (attachment == NULL || region->kind == FY_REGION_REGISTERED ||
+        !fy_world_same_node(state->world, peer)) {
         return NULL;
     }
-    char *part;
-    find(state, peer, attachment, 0, region->bytes, &part, NULL); /* else it faults page by page */
-    return part;
+    char *at;
+    find(state, peer, region, attachment, 0, region->bytes, &at, NULL); /* else page by page */
+    return at;
+}
+
+static ferry_status attach_pieces(void *context, uint32_t peer, bool write,
+                                  const struct iovec *here, size_t n_here,
+                                  const struct iovec *there, size_t n_there, ferry_error *error)
+{
+    const shm   *state  = context;
+    ferry_status status = fy_attach_check(state->attach, peer, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    return fy_attach_pieces(state->attach, peer, write, here, n_here, there, n_there, error);
 }
 
 const fy_engine fy_shm_engine = {
-    .abi          = FY_ENGINE_ABI,
-    .name         = "shm",
-    .summary      = "processes of one node: mapped memory, and cross-memory attach",
-    .probe        = probe,
-    .open         = open_shm,
-    .close        = close_shm,
-    .capabilities = capabilities,
-    .alloc        = alloc,
-    .attach       = attach,
-    .release      = release,
-    .put          = put,
-    .get          = get,
-    .flush        = fy_mapped_flush,
-    .pointer      = pointer,
+    .abi           = FY_ENGINE_ABI,
+    .name          = "shm",
+    .summary       = "processes of one node: mapped memory, and cross-memory attach",
+    .probe         = probe,
+    .open          = open_shm,
+    .close         = close_shm,
+    .capabilities  = capabilities,
+    .alloc         = alloc,
+    .attach        = attach,
+    .release       = release,
+    .put           = put,
+    .get           = get,
+    .flush         = fy_mapped_flush,
+    .pointer       = pointer,
+    .export_key    = export_key,
+    .alloc_local   = alloc_local,
+    .attach_pieces = attach_pieces,
 };

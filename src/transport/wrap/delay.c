@@ -391,6 +391,18 @@ static ferry_status delay_alloc(void *state, fy_region_view *region, void **atta
     return status;
 }
 
+static ferry_status delay_alloc_local(void *state, fy_region_view *region, void **attachment_out,
+                                      ferry_error *error)
+{
+    delay_layer    *delay = state;
+    const fy_layer *layer = &delay->base;
+    enter(delay);
+    ferry_status status =
+        layer->inner->alloc_local(layer->inner_state, region, attachment_out, error);
+    leave(delay);
+    return status;
+}
+
 static ferry_status delay_attach(void *state, const fy_region_view *region, void **attachment_out,
                                  ferry_error *error)
 {
@@ -489,6 +501,7 @@ static void wrap_delay(fy_layer *layer)
     table->progress     = delay_progress;
     table->sleep_ns     = delay_sleep_ns;
     table->pointer      = fy_layer_no_pointer;
+    table->alloc_local  = table->alloc_local == NULL ? NULL : delay_alloc_local;
 }
 
 const fy_layer_kind fy_layer_delay = {

@@ -48,6 +48,13 @@ static ferry_status pass_alloc(void *state, fy_region_view *region, void **attac
     return layer->inner->alloc(layer->inner_state, region, attachment_out, error);
 }
 
+static ferry_status pass_alloc_local(void *state, fy_region_view *region, void **attachment_out,
+                                     ferry_error *error)
+{
+    const fy_layer *layer = state;
+    return layer->inner->alloc_local(layer->inner_state, region, attachment_out, error);
+}
+
 static ferry_status pass_attach(void *state, const fy_region_view *region, void **attachment_out,
                                 ferry_error *error)
 {
@@ -140,6 +147,7 @@ static void fill_table(fy_layer *layer)
                   .progress     = inner->progress == NULL ? NULL : pass_progress,
                   .sleep_ns     = inner->sleep_ns == NULL ? NULL : pass_sleep_ns,
                   .pointer      = inner->pointer == NULL ? NULL : pass_pointer,
+                  .alloc_local  = inner->alloc_local == NULL ? NULL : pass_alloc_local,
     };
 }
 

@@ -10,7 +10,8 @@
 
 /*
  * One wrapper around one open engine, which may be a wrapper itself. Its table starts as one that
- * passes everything on; a kind replaces what it changes. Kinds embed this as their first member.
+ * passes everything on, but hides the ways around puts (attach_pieces, visit); a kind replaces what
+ * it changes. Kinds embed this as their first member.
  * Attachments pass through: they are the innermost engine's.
  */
 typedef struct fy_layer fy_layer;

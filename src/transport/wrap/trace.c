@@ -86,6 +86,17 @@ static ferry_status trace_alloc(void *state, fy_region_view *region, void **atta
     return status;
 }
 
+static ferry_status trace_alloc_local(void *state, fy_region_view *region, void **attachment_out,
+                                      ferry_error *error)
+{
+    const fy_layer *layer    = state;
+    int64_t         begin_ns = fy_now_ns();
+    ferry_status    status =
+        layer->inner->alloc_local(layer->inner_state, region, attachment_out, error);
+    tell_region(layer, begin_ns, status, "alloc_local", region);
+    return status;
+}
+
 static ferry_status trace_attach(void *state, const fy_region_view *region, void **attachment_out,
                                  ferry_error *error)
 {
@@ -186,21 +197,53 @@ static void *trace_pointer(void *state, uint32_t peer, const fy_region_view *reg
     return pointer;
 }
 
-/* Only what the table has already: functions that inner lacks stay NULL. */
+static ferry_status trace_attach_pieces(void *state, uint32_t peer, bool write,
+                                        const struct iovec *here, size_t n_here,
+                                        const struct iovec *there, size_t n_there,
+                                        ferry_error *error)
+{
+    const fy_layer *layer    = state;
+    int64_t         begin_ns = fy_now_ns();
+    ferry_status status = layer->inner->attach_pieces(layer->inner_state, peer, write, here, n_here,
+                                                      there, n_there, error);
+    tell(layer, FERRY_LOG_TRACE, begin_ns, status,
+         "attach_pieces(peer %u, %s, %zu pieces here, %zu there)", (unsigned)peer,
+         write ? "write" : "read", n_here, n_there);
+    return status;
+}
+
+static bool trace_visit(void *state, uint32_t peer)
+{
+    const fy_layer *layer = state;
+    return layer->inner->visit(layer->inner_state, peer);
+}
+
+static void trace_leave(void *state, uint32_t peer)
+{
+    const fy_layer *layer = state;
+    layer->inner->leave(layer->inner_state, peer);
+}
+
+/* Only what inner has: other functions stay NULL. */
 static void wrap_trace(fy_layer *layer)
 {
-    fy_engine *table    = &layer->table;
-    table->close        = trace_close;
-    table->capabilities = trace_capabilities;
-    table->alloc        = table->alloc == NULL ? NULL : trace_alloc;
-    table->attach       = trace_attach;
-    table->release      = trace_release;
-    table->export_key   = table->export_key == NULL ? NULL : trace_export_key;
-    table->put          = trace_put;
-    table->get          = table->get == NULL ? NULL : trace_get;
-    table->flush        = trace_flush;
-    table->progress     = table->progress == NULL ? NULL : trace_progress;
-    table->pointer      = table->pointer == NULL ? NULL : trace_pointer;
+    fy_engine       *table = &layer->table;
+    const fy_engine *inner = layer->inner;
+    table->close           = trace_close;
+    table->capabilities    = trace_capabilities;
+    table->alloc           = table->alloc == NULL ? NULL : trace_alloc;
+    table->attach          = trace_attach;
+    table->release         = trace_release;
+    table->export_key      = table->export_key == NULL ? NULL : trace_export_key;
+    table->put             = trace_put;
+    table->get             = table->get == NULL ? NULL : trace_get;
+    table->flush           = trace_flush;
+    table->progress        = table->progress == NULL ? NULL : trace_progress;
+    table->pointer         = table->pointer == NULL ? NULL : trace_pointer;
+    table->alloc_local     = table->alloc_local == NULL ? NULL : trace_alloc_local;
+    table->attach_pieces   = inner->attach_pieces == NULL ? NULL : trace_attach_pieces;
+    table->visit           = inner->visit == NULL ? NULL : trace_visit;
+    table->leave           = inner->leave == NULL ? NULL : trace_leave;
     tell(layer, FERRY_LOG_INFO, fy_now_ns(), FERRY_OK, "open(%u ranks, deadline %g s)",
          (unsigned)layer->host->n_ranks, (double)layer->host->deadline_ns / 1e9);
 }
