@@ -36,11 +36,17 @@ typedef struct ferry_plan_options {
     size_t      struct_size;
     uint32_t    replica; /* a ferry_replica_policy */
     const char *subset;  /* only destination tensors that fit this pattern (* and ?); NULL: all */
+    /*
+     * Ranks that are gone: nothing comes from them and nothing goes to them; what they alone held
+     * is FERRY_ERR_INVALID_PLAN, which names the tensor, the slice and the rank. NULL: none.
+     */
+    const uint32_t *lost_ranks;
+    size_t          n_lost_ranks;
 } ferry_plan_options;
 
 #define FERRY_PLAN_OPTIONS_INIT                                                                    \
     {                                                                                              \
-        sizeof(ferry_plan_options), FERRY_REPLICA_BALANCED, NULL                                   \
+        sizeof(ferry_plan_options), FERRY_REPLICA_BALANCED, NULL, NULL, 0                          \
     }
 
 /* One box of one tensor from one rank to another, or to itself. */

@@ -15,6 +15,15 @@
 
 static const uint64_t MOST_PLAN_BYTES = 1u << 30;
 
+static void write_lost(const ferry_plan *plan, fy_writer *w)
+{
+    for (size_t i = 0; i < plan->n_lost; i++) {
+        fy_write_text(w, i == 0 ? "\"lost_ranks\":[" : ",");
+        fy_write_u64(w, plan->lost[i]);
+    }
+    fy_write_text(w, plan->n_lost > 0 ? "]," : "");
+}
+
 static ferry_status write_saved(void *context, void *stream, ferry_error *error)
 {
     const ferry_plan *plan = context;
@@ -36,6 +45,7 @@ static ferry_status write_saved(void *context, void *stream, ferry_error *error)
         fy_write_string(w, plan->subset);
         fy_write_text(w, ",");
     }
+    write_lost(plan, w);
     if (plan->spec != NULL) {
         fy_write_text(w, "\"spec\":");
         fy_write_text(w, plan->spec->text);
@@ -79,6 +89,32 @@ static ferry_status read_policy(const json_t *root, const fy_json_place *place,
     member           = json_object_get(root, "subset");
     at.key           = "subset";
     return member == NULL ? FERRY_OK : fy_json_get_string(member, &at, &options->subset, error);
+}
+
+/* The list in options is the caller's to free. */
+static ferry_status read_lost(const json_t *root, const fy_json_place *place,
+                              ferry_plan_options *options, ferry_error *error)
+{
+    const json_t *list   = json_object_get(root, "lost_ranks");
+    fy_json_place at     = {.parent = place, .key = "lost_ranks"};
+    ferry_status  status = list == NULL ? FERRY_OK : fy_json_expect_array(list, &at, error);
+    size_t        n      = status == FERRY_OK ? json_array_size(list) : 0;
+    if (n == 0) {
+        return status;
+    }
+    uint32_t *ranks = fy_alloc(n, sizeof *ranks);
+    if (ranks == NULL) {
+        return fy_fail_no_memory(error, "the lost ranks");
+    }
+    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+        uint64_t      rank  = 0;
+        fy_json_place entry = {.parent = &at, .index = i};
+        status   = fy_json_get_size(json_array_get(list, i), &entry, 0, UINT32_MAX, &rank, error);
+        ranks[i] = (uint32_t)rank;
+    }
+    options->lost_ranks   = ranks;
+    options->n_lost_ranks = n;
+    return status;
 }
 
 static ferry_status plan_again(const json_t *root, const fy_json_place *place, const char *path,
@@ -129,8 +165,8 @@ static ferry_status check_digest(const ferry_plan *plan, const char *path, const
 static ferry_status load(const json_t *root, const char *path, ferry_plan **plan_out,
                          ferry_error *error)
 {
-    static const char *const keys[]  = {"format", "digest", "replica", "subset",
-                                        "spec",   "roster", NULL};
+    static const char *const keys[]  = {"format",     "digest", "replica", "subset",
+                                        "lost_ranks", "spec",   "roster",  NULL};
     const json_t            *member  = NULL;
     const char              *format  = NULL;
     const char              *digest  = NULL;
@@ -158,8 +194,12 @@ static ferry_status load(const json_t *root, const char *path, ferry_plan **plan
         status = read_policy(root, &place, &options, error);
     }
     if (status == FERRY_OK) {
+        status = read_lost(root, &place, &options, error);
+    }
+    if (status == FERRY_OK) {
         status = plan_again(root, &place, path, &options, plan_out, error);
     }
+    fy_free((void *)options.lost_ranks);
     return status == FERRY_OK ? check_digest(*plan_out, path, digest, error) : status;
 }
 

@@ -2,9 +2,9 @@
 /*
  * The atoms of a route. A regular route is a product: an atom is one run per dimension, and the
  * atoms of a destination cell are all combinations of its runs, the last dimension fastest. Flat
- * cuts divide these boxes further, along the row-major order of the shards that they cut.
+ * cuts divide these boxes further.
  */
-#include "plan/route.h"
+#include "plan/flat.h"
 
 #include "base/checked.h"
 #include "base/sort.h"
@@ -18,7 +18,7 @@ void fy_atoms_cleanup(fy_atoms *atoms)
     *atoms = (fy_atoms){0};
 }
 
-static bool push(fy_atoms *atoms, const fy_atom *atom)
+bool fy_atoms_push(fy_atoms *atoms, const fy_atom *atom)
 {
     if (!fy_reserve((void **)&atoms->items, &atoms->capacity, atoms->n_items + 1,
                     sizeof *atoms->items)) {
@@ -46,197 +46,6 @@ static fy_atom make_atom(const fy_route *route, const fy_run *const *runs)
         atom.volume *= runs[d]->length;
     }
     return atom;
-}
-
-/* Flat cuts. */
-
-/* What the flat cuts of both sides need to know about the atoms of one destination cell. */
-typedef struct flat_cut {
-    const fy_routes *routes;
-    const fy_route  *route;
-    const fy_layout *src;
-    const fy_layout *dst;
-    uint32_t         dst_parts[FY_MAX_DIMS + 1];
-    uint64_t         dst_shape[FY_MAX_DIMS];
-    uint64_t         dst_begin, dst_end;
-    fy_atoms         boxes; /* scratch: the parts of one box */
-    fy_atoms        *atoms;
-} flat_cut;
-
-/* The part of an atom that lies in a box of its source (or destination) shard. */
-static bool clip(const fy_atom *atom, const uint64_t *atom_begin, const fy_box *box,
-                 uint32_t n_dims, fy_atom *part_out)
-{
-    fy_atom part = *atom;
-    part.volume  = 1;
-    for (uint32_t d = 0; d < n_dims; d++) {
-        uint64_t begin = fy_max(atom_begin[d], box->begin[d]);
-        uint64_t end   = fy_min(atom_begin[d] + atom->length[d], box->begin[d] + box->length[d]);
-        if (begin >= end) {
-            return false;
-        }
-        uint64_t skipped = begin - atom_begin[d];
-        if (part.src_begin[d] != FY_LOCAL_BY_OWNER) {
-            part.src_begin[d] += skipped;
-        }
-        part.src_global[d] += skipped;
-        part.dst_begin[d] += skipped;
-        part.length[d] = end - begin;
-        part.volume *= part.length[d];
-    }
-    *part_out = part;
-    return true;
-}
-
-/* Joins b to a if together they are a box. All lie in one box that is affine on both sides. */
-static bool join(fy_atom *a, const fy_atom *b, uint32_t n_dims)
-{
-    uint32_t along = n_dims;
-    for (uint32_t d = 0; d < n_dims; d++) {
-        if (a->dst_begin[d] == b->dst_begin[d] && a->length[d] == b->length[d]) {
-            continue;
-        }
-        if (along != n_dims || a->dst_begin[d] + a->length[d] != b->dst_begin[d]) {
-            return false;
-        }
-        along = d;
-    }
-    if (along == n_dims) {
-        return false;
-    }
-    a->length[along] += b->length[along];
-    a->volume += b->volume;
-    return true;
-}
-
-static void join_all(fy_atoms *boxes, uint32_t n_dims)
-{
-    bool again = true;
-    while (again) {
-        again = false;
-        for (size_t i = 0; i < boxes->n_items; i++) {
-            for (size_t j = 0; j < boxes->n_items; j++) {
-                if (i != j && boxes->items[i].cell == boxes->items[j].cell &&
-                    join(&boxes->items[i], &boxes->items[j], n_dims)) {
-                    boxes->items[j] = boxes->items[--boxes->n_items];
-                    again           = true;
-                    j--;
-                    if (i == boxes->n_items) {
-                        i = j; /* the last box, i itself, moved to j */
-                        break;
-                    }
-                }
-            }
-        }
-    }
-}
-
-/* The parts of an atom in the row-major range of this destination rank. */
-static bool cut_by_destination(flat_cut *cut, const fy_atom *atom)
-{
-    if (cut->dst->n_flat == 0) {
-        return push(&cut->boxes, atom);
-    }
-    fy_box boxes[FY_MAX_RANGE_BOXES];
-    size_t n =
-        fy_range_boxes(cut->dst_shape, cut->route->n_dims, cut->dst_begin, cut->dst_end, boxes);
-    for (size_t i = 0; i < n; i++) {
-        fy_atom part;
-        if (clip(atom, atom->dst_begin, &boxes[i], cut->route->n_dims, &part) &&
-            !push(&cut->boxes, &part)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static uint64_t row_major(const uint64_t *shape, const uint64_t *at, const uint64_t *length,
-                          bool last, uint32_t n_dims)
-{
-    uint64_t index = 0;
-    for (uint32_t d = 0; d < n_dims; d++) {
-        index = index * shape[d] + at[d] + (last ? length[d] - 1 : 0);
-    }
-    return index;
-}
-
-/* The flat part in which an element of a shard lies. */
-static uint32_t flat_part_of(const fy_layout *layout, uint64_t n_elements, uint64_t element)
-{
-    if (layout->flat_sizes == NULL) {
-        return (uint32_t)(element / fy_ceil_div(n_elements, layout->n_flat));
-    }
-    uint32_t part = 0;
-    for (uint64_t end = layout->flat_sizes[0]; element >= end;) {
-        end += layout->flat_sizes[++part];
-    }
-    return part;
-}
-
-/* The parts of an atom in the row-major ranges of the source ranks. */
-static bool cut_by_source(flat_cut *cut, const fy_atom *atom)
-{
-    const fy_layout *src    = cut->src;
-    uint32_t         n_dims = cut->route->n_dims;
-    if (src->n_flat == 0) {
-        return cut_by_destination(cut, atom);
-    }
-    uint32_t parts[FY_MAX_DIMS];
-    uint64_t shape[FY_MAX_DIMS];
-    for (uint32_t d = 0; d < n_dims; d++) {
-        parts[d] = atom->cell / cut->route->cell_weight[d] % cut->route->overlap[d]->n_src_cells;
-    }
-    uint64_t n_elements =
-        fy_route_shard(cut->routes, cut->route, cut->route->src, cut->route->src_pad, parts, shape);
-    uint32_t first = flat_part_of(src, n_elements,
-                                  row_major(shape, atom->src_begin, atom->length, false, n_dims));
-    uint32_t last  = flat_part_of(src, n_elements,
-                                  row_major(shape, atom->src_begin, atom->length, true, n_dims));
-    for (uint32_t f = first; f <= last; f++) {
-        uint64_t begin, end;
-        fy_box   boxes[FY_MAX_RANGE_BOXES];
-        fy_layout_flat_range(src, f, n_elements, &begin, &end);
-        size_t n = fy_range_boxes(shape, n_dims, begin, end, boxes);
-        for (size_t i = 0; i < n; i++) {
-            fy_atom part;
-            if (!clip(atom, atom->src_begin, &boxes[i], n_dims, &part)) {
-                continue;
-            }
-            part.cell += f;
-            if (!cut_by_destination(cut, &part)) {
-                return false;
-            }
-        }
-    }
-    return true;
-}
-
-static void prepare_cut(flat_cut *cut, uint32_t dst)
-{
-    const fy_problem *problem = cut->routes->problem;
-    const fy_route   *route   = cut->route;
-    cut->src                  = &problem->placements[route->src].layout;
-    cut->dst                  = &problem->placements[route->dst].layout;
-    fy_route_dst_parts(cut->routes, route, dst, cut->dst_parts);
-    uint64_t n_elements = fy_route_shard(cut->routes, route, route->dst, route->dst_pad,
-                                         cut->dst_parts, cut->dst_shape);
-    fy_layout_flat_range(cut->dst, cut->dst_parts[route->n_dims], n_elements, &cut->dst_begin,
-                         &cut->dst_end);
-}
-
-static bool push_cut(flat_cut *cut, const fy_atom *atom)
-{
-    cut->boxes.n_items = 0;
-    if (!cut_by_source(cut, atom)) {
-        return false;
-    }
-    join_all(&cut->boxes, cut->route->n_dims);
-    for (size_t i = 0; i < cut->boxes.n_items; i++) {
-        if (!push(cut->atoms, &cut->boxes.items[i])) {
-            return false;
-        }
-    }
-    return true;
 }
 
 static int compare_atoms(const void *a, const void *b)
@@ -289,7 +98,7 @@ static ferry_status list_product(const fy_routes *routes, const fy_route *route,
 {
     uint32_t      parts[FY_MAX_DIMS + 1];
     size_t        at[FY_MAX_DIMS] = {0};
-    flat_cut      cut             = {.routes = routes, .route = route, .atoms = atoms};
+    fy_flat_cut   cut             = {.atoms = atoms};
     const fy_run *runs[FY_MAX_DIMS];
     fy_route_dst_parts(routes, route, dst, parts);
     uint64_t count = count_runs(route, parts);
@@ -299,7 +108,7 @@ static ferry_status list_product(const fy_routes *routes, const fy_route *route,
                        (unsigned long long)count, FY_MAX_ATOMS);
     }
     if (!route->is_regular) {
-        prepare_cut(&cut, dst);
+        fy_flat_cut_init(&cut, routes, route, dst, atoms);
     }
     bool complete = true;
     for (uint64_t i = 0; complete && i < count; i++) {
@@ -308,7 +117,7 @@ static ferry_status list_product(const fy_routes *routes, const fy_route *route,
             runs[d]                   = &overlap->runs[overlap->run_begin[parts[d]] + at[d]];
         }
         fy_atom atom = make_atom(route, runs);
-        complete     = route->is_regular ? push(atoms, &atom) : push_cut(&cut, &atom);
+        complete = route->is_regular ? fy_atoms_push(atoms, &atom) : fy_flat_cut_push(&cut, &atom);
         for (uint32_t d = route->n_dims; d > 0; d--) {
             if (++at[d - 1] < fy_overlap_n_runs(route->overlap[d - 1], parts[d - 1])) {
                 break;
@@ -316,7 +125,7 @@ static ferry_status list_product(const fy_routes *routes, const fy_route *route,
             at[d - 1] = 0;
         }
     }
-    fy_atoms_cleanup(&cut.boxes);
+    fy_flat_cut_end(&cut);
     return complete ? FERRY_OK : fy_fail_no_memory(error, "the boxes of a shard");
 }
 
@@ -393,7 +202,7 @@ ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *r
             index                      = index * fy_overlap_n_runs(overlap, parts[d]) + position;
         }
         fy_atom atom = make_atom(route, runs);
-        if (!push(atoms, &atom)) {
+        if (!fy_atoms_push(atoms, &atom)) {
             return fy_fail_no_memory(error, "the boxes of a shard");
         }
         (*index_inout)[i] = index;

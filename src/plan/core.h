@@ -9,6 +9,8 @@
 #include <ferry/plan.h>
 #include <ferry/reshard.h>
 
+#include <stdatomic.h>
+
 /* The distinct sets of ranks that hold the same bytes, and what each member sends for it. */
 typedef struct fy_sets {
     size_t    n_sets;
@@ -51,6 +53,7 @@ typedef struct fy_lines {
 } fy_lines;
 
 struct ferry_plan {
+    _Atomic uint32_t  references;
     const ferry_spec *spec; /* one of the two inputs, held until the end */
     ferry_roster     *roster;
     fy_problem        problem;
@@ -59,6 +62,9 @@ struct ferry_plan {
     fy_lines          lines;
     uint32_t          policy;
     char             *subset;
+    uint32_t         *lost; /* ascending */
+    size_t            n_lost;
+    fy_holders      **whole_tables; /* [n_holders] as they were before ranks left, or NULL */
     fy_hash128        digest;
     uint64_t          seed_choice; /* of who sends to whom under the seed rule, in no order */
     uint64_t         *first_task;  /* [n_ranks + 1]: the ids of a destination rank's moves */
@@ -67,16 +73,22 @@ struct ferry_plan {
     uint64_t         *local_bytes;
     uint64_t *home_bytes; /* what a rank wants and has, whether or not it takes it from itself */
     /* The routes on which a rank receives: by the tables of holders that have it, then by table. */
-    size_t           *rank_table_begin; /* [n_ranks + 1] */
-    uint32_t         *rank_tables;
-    size_t           *table_route_begin; /* [n_holders + 1] */
-    uint32_t         *table_routes;      /* ascending within a table */
-    double           *rank_rate;         /* [n_ranks] bytes per second, or 1 without a cluster */
+    size_t   *rank_table_begin; /* [n_ranks + 1] */
+    uint32_t *rank_tables;
+    size_t   *table_route_begin; /* [n_holders + 1] */
+    uint32_t *table_routes;      /* ascending within a table */
+    /* The same for the routes on which the ranks of a table send. */
+    size_t           *table_source_begin; /* [n_holders + 1] */
+    uint32_t         *table_sources;
+    double           *rank_rate; /* [n_ranks] bytes per second, or 1 without a cluster */
     ferry_plan_totals totals;
     ferry_plan_bound  bound;
 };
 
 /* Steps of making a plan; each is one file. */
+ferry_status fy_plan_note_lost(ferry_plan *plan, const uint32_t *ranks, size_t n_ranks,
+                               ferry_error *error);
+ferry_status fy_plan_remove_lost(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_collect_sets(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_draw_lines(ferry_plan *plan, double level, ferry_error *error);
 /* seconds is the bound of the senders, of which rank decides; without a cluster, bytes. */
@@ -95,6 +107,13 @@ ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options 
 ferry_status fy_roster_from_json(const json_t *json, const fy_json_place *place,
                                  ferry_roster **roster_out, ferry_error *error);
 ferry_status fy_roster_write(const ferry_roster *roster, fy_writer *writer, ferry_error *error);
+
+/* A source placement's table of holders before ranks were lost. */
+const fy_holders *fy_plan_whole_table(const ferry_plan *plan, uint32_t placement);
+
+/* The status, and the sentence, of a source cell that is wanted but has no holder. */
+ferry_status fy_plan_fail_lost(const ferry_plan *plan, const fy_route *route, uint32_t cell,
+                               ferry_error *error);
 
 /* Positions of a line. */
 typedef struct fy_span {

@@ -4,25 +4,32 @@
 
 #include "base/checked.h"
 
-static ferry_status list_table_routes(ferry_plan *plan, ferry_error *error)
+static uint32_t table_of(const ferry_plan *plan, const fy_route *route, bool source)
+{
+    return plan->problem.placements[source ? route->src : route->dst].holders;
+}
+
+/* Routes by the table of holders on one side of them. */
+static ferry_status list_table_routes(const ferry_plan *plan, bool by_source, size_t **begin_out,
+                                      uint32_t **routes_out, ferry_error *error)
 {
     const fy_routes *routes   = &plan->routes;
     size_t           n_tables = plan->problem.n_holders;
     size_t          *begin    = fy_alloc_zeroed(n_tables + 1, sizeof *begin);
-    plan->table_route_begin   = begin;
-    plan->table_routes        = fy_alloc(routes->n_routes, sizeof *plan->table_routes);
-    if (begin == NULL || plan->table_routes == NULL) {
+    uint32_t        *numbers  = fy_alloc(routes->n_routes, sizeof *numbers);
+    *begin_out                = begin; /* the plan's, also on failure */
+    *routes_out               = numbers;
+    if (begin == NULL || numbers == NULL) {
         return fy_fail_no_memory(error, "the routes of all ranks");
     }
     for (size_t r = 0; r < routes->n_routes; r++) {
-        begin[plan->problem.placements[routes->routes[r].dst].holders + 1]++;
+        begin[table_of(plan, &routes->routes[r], by_source) + 1]++;
     }
     for (size_t t = 0; t < n_tables; t++) {
         begin[t + 1] += begin[t];
     }
     for (size_t r = 0; r < routes->n_routes; r++) {
-        uint32_t table = plan->problem.placements[routes->routes[r].dst].holders;
-        plan->table_routes[begin[table]++] = (uint32_t)r;
+        numbers[begin[table_of(plan, &routes->routes[r], by_source)]++] = (uint32_t)r;
     }
     for (size_t t = n_tables; t > 0; t--) {
         begin[t] = begin[t - 1]; /* the filling moved each begin to its end */
@@ -74,7 +81,12 @@ static ferry_status list_rank_tables(ferry_plan *plan, ferry_error *error)
 
 ferry_status fy_plan_list_receivers(ferry_plan *plan, ferry_error *error)
 {
-    ferry_status status = list_table_routes(plan, error);
+    ferry_status status =
+        list_table_routes(plan, false, &plan->table_route_begin, &plan->table_routes, error);
+    if (status == FERRY_OK) {
+        status =
+            list_table_routes(plan, true, &plan->table_source_begin, &plan->table_sources, error);
+    }
     return status == FERRY_OK ? list_rank_tables(plan, error) : status;
 }
 

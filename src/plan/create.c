@@ -2,6 +2,7 @@
 #include "plan/core.h"
 
 #include "plan/balance.h"
+#include "plan/shards.h"
 
 #include "model/spec.h"
 
@@ -11,7 +12,8 @@
 
 void ferry_plan_destroy(ferry_plan *plan)
 {
-    if (plan == NULL) {
+    if (plan == NULL ||
+        atomic_fetch_sub_explicit(&plan->references, 1, memory_order_acq_rel) != 1) {
         return;
     }
     fy_routes_cleanup(&plan->routes);
@@ -34,12 +36,26 @@ void ferry_plan_destroy(ferry_plan *plan)
     fy_free(plan->rank_tables);
     fy_free(plan->table_route_begin);
     fy_free(plan->table_routes);
+    fy_free(plan->table_source_begin);
+    fy_free(plan->table_sources);
     fy_free(plan->rank_rate);
     fy_free(plan->subset);
+    fy_free(plan->lost);
+    for (size_t t = 0; plan->whole_tables != NULL && t < plan->problem.n_holders; t++) {
+        fy_holders_destroy(plan->whole_tables[t]);
+    }
+    fy_free(plan->whole_tables);
     fy_problem_cleanup(&plan->problem);
     ferry_spec_destroy((ferry_spec *)plan->spec);
     ferry_roster_destroy(plan->roster);
     fy_free(plan);
+}
+
+ferry_plan *fy_plan_retain(const ferry_plan *plan)
+{
+    ferry_plan *same = (ferry_plan *)plan;
+    atomic_fetch_add_explicit(&same->references, 1, memory_order_relaxed);
+    return same;
 }
 
 /* The least possible highest load of a sender, and a rank that no choice of replicas can relieve.
@@ -215,7 +231,10 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
         return status;
     }
     fill_rates(plan);
-    status = fy_routes_build(&plan->problem, plan->subset, &plan->routes, error);
+    status = fy_plan_remove_lost(plan, error);
+    if (status == FERRY_OK) {
+        status = fy_routes_build(&plan->problem, plan->subset, &plan->routes, error);
+    }
     if (status == FERRY_OK) {
         status = fy_plan_check_alignment(plan, error);
     }
@@ -275,7 +294,7 @@ static ferry_status apply_options(ferry_plan *plan, const ferry_plan_options *op
             return fy_fail_no_memory(error, "a pattern");
         }
     }
-    return FERRY_OK;
+    return fy_plan_note_lost(plan, options->lost_ranks, options->n_lost_ranks, error);
 }
 
 ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options *options,
@@ -286,6 +305,7 @@ ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options 
         fy_problem_cleanup(problem);
         return fy_fail_no_memory(error, "a plan");
     }
+    atomic_init(&plan->references, 1);
     plan->problem       = *problem;
     *problem            = (fy_problem){0};
     ferry_status status = apply_options(plan, options, error);

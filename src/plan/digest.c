@@ -2,8 +2,8 @@
 /*
  * The digest of a plan is that of what it is made from: placements, policy, subset and planner
  * version. It does not depend on how the layouts were described, nor on the order of tensors in
- * itself: what counts is what each rank holds, and the order in which each destination rank lists
- * its parameters.
+ * itself: what counts is what each rank holds, which of them are lost, and the order in which each
+ * destination rank lists its parameters.
  */
 #include "plan/core.h"
 
@@ -150,6 +150,14 @@ static void digest_policy(fy_digest *d, const ferry_plan *plan, fy_hash128 tenso
     fy_digest_text(d, plan->subset == NULL ? "" : plan->subset);
     /* The groups of the seed rule are no part of the placements, but they decide who sends. */
     fy_digest_u64(d, plan->seed_choice);
+    /* Nothing without lost ranks: plans keep the digests that they had before there were any. */
+    if (plan->n_lost > 0) {
+        fy_digest_text(d, "lost");
+        fy_digest_u64(d, plan->n_lost);
+    }
+    for (size_t i = 0; i < plan->n_lost; i++) {
+        fy_digest_u64(d, plan->lost[i]);
+    }
     if (plan->policy == FERRY_REPLICA_SEED || !cluster->present) {
         return;
     }

@@ -173,7 +173,7 @@ static ferry_status add_legs(fy_routes *routes, const char *subset, ferry_error 
     size_t            subset_length = subset == NULL ? 0 : strlen(subset);
     for (uint32_t t = 0; t < problem->n_tensors; t++) {
         const fy_tensor *tensor = &problem->tensors[t];
-        if (tensor->dst == FY_NONE ||
+        if (tensor->dst == FY_NONE || fy_problem_holders(problem, tensor->dst)->n_slots == 0 ||
             (subset != NULL &&
              !fy_glob_match(subset, subset_length, tensor->name, strlen(tensor->name)))) {
             continue;

@@ -117,6 +117,14 @@ ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy
                                  ferry_error *error);
 void         fy_view_destroy(fy_view *view);
 
+/*
+ * The ranks of a table that hold a source cell of the placement, ascending; a list for the caller
+ * to free. The table may be another than the placement's own, with the same cells.
+ */
+ferry_status fy_routes_list_holders(const fy_routes *routes, uint32_t placement,
+                                    const fy_holders *holders, uint32_t cell, uint32_t **ranks_out,
+                                    size_t *n_out, ferry_error *error);
+
 /* Whether a rank holds a source cell. */
 bool fy_view_has_rank(const fy_view *view, uint32_t cell, uint32_t rank);
 

@@ -30,22 +30,31 @@ static uint32_t choose(const ferry_plan *plan, const fy_route *route, uint32_t c
                               cell, rank);
     }
     if (!is_cut(plan, route)) {
-        return src->rank[rank % src->n_slots];
+        const fy_holders *whole = fy_plan_whole_table(plan, route->src);
+        return whole->rank[rank % whole->n_slots];
     }
     return route->view->rank[route->view->cell_begin[cell]];
 }
 
-/* Groups that were given may name ranks that do not have the parameter: its first holder sends
- * then. */
+/*
+ * Groups that were given may name ranks that do not have the parameter, or no longer: its first
+ * holder sends then. A lost sender of what no side cuts is replaced round robin.
+ */
 uint32_t fy_seed_sender(const ferry_plan *plan, const fy_route *route, uint32_t cell, uint32_t slot)
 {
     const fy_view *view   = route->view;
     uint32_t       sender = choose(plan, route, cell, slot);
-    if (plan->problem.placements[route->src].seed != NULL) {
-        uint32_t holder = fy_holders_find(view->holders, sender);
-        if (holder == FY_NO_SLOT || view->holders->cell[holder] != cell) {
-            return view->rank[view->cell_begin[cell]];
-        }
+    bool           given  = plan->problem.placements[route->src].seed != NULL;
+    if (!given && plan->n_lost == 0) {
+        return sender;
+    }
+    uint32_t holder = fy_holders_find(view->holders, sender);
+    if (plan->n_lost > 0 && holder == FY_NO_SLOT && !is_cut(plan, route)) {
+        uint32_t rank = fy_route_dst_holders(&plan->routes, route)->rank[slot];
+        return view->holders->rank[rank % view->holders->n_slots];
+    }
+    if (given && (holder == FY_NO_SLOT || view->holders->cell[holder] != cell)) {
+        return view->rank[view->cell_begin[cell]];
     }
     return sender;
 }

@@ -90,12 +90,6 @@ static ferry_status number_cells(ferry_plan *plan, ferry_error *error)
     return FERRY_OK;
 }
 
-static const char *route_example(const ferry_plan *plan, const fy_route *route)
-{
-    uint32_t leg = fy_route_leg(&plan->routes, route, 0);
-    return plan->problem.tensors[plan->routes.legs[leg].tensor].name;
-}
-
 /* What ranks that hold the cell want of it themselves: it never travels. */
 static uint64_t local_elements(ferry_plan *plan, const fy_route *route, const fy_span *span)
 {
@@ -126,9 +120,7 @@ static ferry_status add_demand(ferry_plan *plan, const fy_route *route, uint32_t
     }
     uint32_t set = route->view->set[cell];
     if (set == FY_NONE) {
-        status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                         "no source rank holds a part of \"%s\" that the destination wants",
-                         route_example(plan, route));
+        status = fy_plan_fail_lost(plan, route, cell, error);
     } else {
         uint64_t wanted = span.length;
         if (fy_route_may_be_local(&plan->routes, route)) {

@@ -3,8 +3,15 @@
 #include "plan/route.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <string.h>
+
+static int compare_ranks(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
 
 /* The cells of one dimension that a part has a share in: its own, and one per degree of sharing. */
 static size_t cells_of_part(const fy_split *split, uint32_t part, uint32_t *cells)
@@ -184,6 +191,41 @@ ferry_status fy_routes_find_view(fy_routes *routes, uint32_t placement, const fy
         }
     }
     *view_out = view;
+    return status;
+}
+
+ferry_status fy_routes_list_holders(const fy_routes *routes, uint32_t placement,
+                                    const fy_holders *holders, uint32_t cell, uint32_t **ranks_out,
+                                    size_t *n_out, ferry_error *error)
+{
+    const fy_problem *problem = routes->problem;
+    const fy_layout  *layout  = &problem->placements[placement].layout;
+    fy_view           view    = {.holders    = holders,
+                                 .n_cells    = holders->n_cells,
+                                 .cell_begin = holders->cell_begin,
+                                 .rank       = holders->rank};
+    ferry_status      status  = FERRY_OK;
+    if (has_shared_pieces(problem, layout)) {
+        status = count_cells(problem, layout, &view.n_cells, error);
+        if (status == FERRY_OK) {
+            status = list_owned(&view, problem, layout, error);
+        }
+    }
+    size_t    n     = status == FERRY_OK ? fy_view_cell_size(&view, cell) : 0;
+    uint32_t *ranks = fy_alloc(n, sizeof *ranks);
+    if (status == FERRY_OK && ranks == NULL) {
+        status = fy_fail_no_memory(error, "the holders of shared blocks");
+    }
+    if (status == FERRY_OK) {
+        memcpy(ranks, view.rank + view.cell_begin[cell], n * sizeof *ranks);
+        fy_sort(ranks, n, sizeof *ranks, compare_ranks);
+        *ranks_out = ranks;
+        *n_out     = n;
+        ranks      = NULL;
+    }
+    fy_free(ranks);
+    fy_free(view.owned_begin);
+    fy_free(view.owned_rank);
     return status;
 }
 

@@ -257,10 +257,11 @@ class Placement:
 
 
 class Side:
-    """`source` or `destination` of a spec: a mesh, its ranks and its rules."""
+    """`source` or `destination` of a spec: a mesh, its ranks, its rules. Lost ranks hold nothing."""
 
-    def __init__(self, spec_side, which):
+    def __init__(self, spec_side, which, lost=()):
         self.which = which
+        self.lost = frozenset(lost)
         self.axes = [axis for axis, _ in spec_side["mesh"]]
         self.sizes = [size for _, size in spec_side["mesh"]]
         require(len(set(self.axes)) == len(self.axes), "%s: an axis appears twice" % which)
@@ -336,7 +337,8 @@ class Side:
         whole = [list(range(extent)) for extent in shape]
         shards = {}
         for rank, where in self.coordinates():
-            if any(where[axis] not in allowed for axis, allowed in pins.items()):
+            outside = any(where[axis] not in allowed for axis, allowed in pins.items())
+            if outside or rank in self.lost:
                 continue
             axes_held = list(whole)
             for dim, (axes, counts, parts) in cuts.items():
@@ -460,11 +462,11 @@ def index_tuples(counts):
 class Model:
     """A whole spec, expanded. Placements are made on first use and kept."""
 
-    def __init__(self, spec):
+    def __init__(self, spec, lost=()):
         self.tensors = expand_tensors(spec["tensors"])
         self.by_name = {tensor.name: tensor for tensor in self.tensors}
-        self.source = Side(spec["source"], "source")
-        self.destination = Side(spec["destination"], "destination")
+        self.source = Side(spec["source"], "source", lost)
+        self.destination = Side(spec["destination"], "destination", lost)
         self.cluster = spec.get("cluster")
         self.world = 1 + max(self.source.ranks + self.destination.ranks)
         self._placed = {}
@@ -495,7 +497,8 @@ class Model:
         """The tensors that some destination rank wants, in spec order."""
         return [tensor for tensor in self.tensors
                 if (subset is None or glob_match(subset, tensor.name))
-                and self.at_destination(tensor.name) is not None]
+                and self.at_destination(tensor.name) is not None
+                and self.at_destination(tensor.name).shards]
 
     def feeds(self, tensor):
         """The boxes that make up the tensor at the destination."""

@@ -109,8 +109,8 @@ class Move:
 
 
 class PlanChecker:
-    def __init__(self, spec, plan, policy, subset=None):
-        self.model = Model(spec)
+    def __init__(self, spec, plan, policy, subset=None, lost=()):
+        self.model = Model(spec, lost)
         self.plan = plan
         self.policy = policy
         self.subset = subset
@@ -451,12 +451,13 @@ def describe(terms):
                      for name, (low, high) in terms.items())
 
 
-def check_plan(spec, plan, policy, subset=None):
+def check_plan(spec, plan, policy, subset=None, lost=()):
     """Everything that is wrong with a plan for `spec`, as printed by `ferry plan SPEC --json`.
 
-    `policy` is "balanced" or "seed"; `subset` the pattern of --subset, if one was given.
+    `policy` is "balanced" or "seed"; `subset` the pattern of --subset, if one was given, and `lost`
+    the ranks of --without.
     """
-    return PlanChecker(spec, plan, policy, subset).check()
+    return PlanChecker(spec, plan, policy, subset, lost).check()
 
 
 def check_balance(spec, plan, tolerance=1.05, subset=None):

@@ -20,6 +20,7 @@ import reference_planner
 import spec_random
 from ferry_layout import Model, Side, SpecError, cut_dim, glob_match, stage_number
 from ferry_oracle import check_balance, check_plan
+from shard_oracle import check_shards, lost_elements
 
 FAILURES = []
 
@@ -602,12 +603,70 @@ def test_balance():
     expect("balance: bytes missing", any("must" in problem for problem in problems), problems)
 
 
+# ---- shards and lost ranks -----------------------------------------------------------------------
+
+HELD_SPEC = {
+    "format": "ferry.spec/1",
+    "tensors": [{"name": "w", "shape": [4], "dtype": "u8"}, {"name": "alone", "shape": [1],
+                                                             "dtype": "u8"}],
+    "source": {"mesh": [["dp", 2], ["tp", 2]], "rules": [
+        {"match": "alone", "on": {"dp": 0, "tp": 1}},
+        {"match": "*", "shard": [{"dim": 0, "axis": "tp", "stride": 2}]}]},
+    "destination": {"mesh": [["dp", 1]], "first_rank": 3, "rules": [
+        {"match": "w"}, {"match": "*", "skip": True}]},
+}
+
+
+def held_record(side, rank, local, pieces, origins):
+    return {"side": side, "rank": rank, "tensor": "w", "bits": 8, "bytes": local,
+            "is_flat": False, "flat": [0, local], "global": [4], "local": [local],
+            "pieces": [pieces], "origins": origins}
+
+
+HELD = [held_record("source", rank, 2, [[0, rank % 2, 1], [1, rank % 2 + 2, 1]], [])
+        for rank in range(4)]
+HELD.append(held_record("destination", 3, 4, [[0, 0, 4]], [
+    {"source": "w", "at": [0], "length": [4], "begin": [0], "source_length": [4],
+     "source_global": [4]}]))
+
+BROKEN_HELD = [
+    ("bytes", 0, {"bytes": 3}), ("local", 1, {"local": [3]}), ("global", 1, {"global": [5]}),
+    ("flat", 4, {"flat": [0, 3]}), ("is_flat", 4, {"is_flat": True}), ("bits", 2, {"bits": 4}),
+    ("piece moved", 0, {"pieces": [[[0, 0, 1], [1, 3, 1]]]}),
+    ("piece missing", 0, {"pieces": [[[0, 0, 1]]]}),
+    ("empty piece", 0, {"pieces": [[[0, 0, 1], [1, 2, 1], [2, 3, 0]]]}),
+    ("local out of order", 0, {"pieces": [[[1, 2, 1], [0, 0, 1]]]}),
+    ("no origin", 4, {"origins": []}), ("source with origins", 0, {"origins": HELD[4]["origins"]}),
+    ("other order", 0, {"rank": 1}), ("other side", 4, {"side": "source"}),
+]
+
+
+def test_shards():
+    expect("shards", check_shards(HELD_SPEC, HELD) == [], check_shards(HELD_SPEC, HELD))
+    for name, row, change in BROKEN_HELD:
+        records = copy.deepcopy(HELD)
+        records[row].update(change)
+        expect("broken shard: " + name, check_shards(HELD_SPEC, records))
+    shifted = copy.deepcopy(HELD)
+    shifted[4]["origins"][0]["begin"] = [1]
+    expect("broken shard: origin", check_shards(HELD_SPEC, shifted))
+    expect("one too few", check_shards(HELD_SPEC, HELD[1:]))
+    expect("lost ranks hold nothing",
+           check_shards(HELD_SPEC, [r for r in HELD if r["rank"] != 2], None, [2]) == [])
+    expect("lost: a replica", lost_elements(HELD_SPEC, [0]) == {})
+    expect("lost: both", lost_elements(HELD_SPEC, [0, 2]) == {
+        "w": {("w", 0): [0, 2], ("w", 2): [0, 2]}})
+    expect("lost: what nobody wants", lost_elements(HELD_SPEC, [1]) == {})
+    expect("lost: with the only receiver", lost_elements(HELD_SPEC, [1, 3]) == {})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=150, help="random specs")
     arguments = parser.parse_args()
     test_tables()
+    test_shards()
     test_sides()
     test_mutations()
     test_flow(arguments.seed, 4 * arguments.count)

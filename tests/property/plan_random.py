@@ -2,14 +2,17 @@
 """Random specs through `ferry plan`, every plan held against the oracle.
 
     plan_random.py --ferry PATH [--seed S] [--count N] [--policy balanced|seed|both] [--balance]
+                   [--shards PATH]
 
 Case i of a run is made from seed S + i alone. The first failure prints its seed, the spec and the
-command that repeats it, and the exit status is 1; `--keep-going` looks at all cases.
+command that repeats it, and the exit status is 1; `--keep-going` looks at all cases. With --shards,
+the program plan_shards.c, what the ranks hold is compared as well.
 """
 
 import argparse
 import json
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -18,13 +21,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 
-from ferry_layout import Model, glob_match  # noqa: E402
+from ferry_layout import Model, glob_match, offsets, row_major_strides  # noqa: E402
 from ferry_oracle import check_balance, check_plan  # noqa: E402
+from shard_oracle import check_shards, lost_elements  # noqa: E402
 import spec_random  # noqa: E402
 
 TIMEOUT_S = 60
 GROW_EVERY = 4
 MOST_ELEMENTS_IN_FULL = 200_000
+MOST_TRIED = 4
 
 
 class Failure(Exception):
@@ -40,10 +45,11 @@ def unique_keys(pairs):
 class Ferry:
     """The command under test, its spec in a folder of its own."""
 
-    def __init__(self, path, folder, options):
+    def __init__(self, path, folder, options, shards=None):
         self.path = path
         self.folder = Path(folder)
         self.options = options
+        self.shards_path = shards
 
     def write(self, spec, name="spec.json"):
         path = self.folder / name
@@ -51,16 +57,34 @@ class Ferry:
         return path
 
     def run(self, spec_path, *arguments):
-        command = [self.path, "plan", str(spec_path), *arguments]
+        return self.output([self.path, "plan", str(spec_path), *arguments])
+
+    def output(self, command):
+        done = self.call(command)
+        if done.returncode != 0:
+            raise Failure("%s: exit status %d: %s" % (" ".join(command), done.returncode,
+                                                      done.stderr.decode(errors="replace").strip()))
+        return done.stdout
+
+    @staticmethod
+    def call(command):
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True,
+            return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True,
                                   timeout=TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired:
-            raise Failure("%s: no end after %d s" % (" ".join(arguments), TIMEOUT_S)) from None
-        if done.returncode != 0:
-            raise Failure("ferry plan %s: exit status %d: %s" % (
-                " ".join(arguments), done.returncode, done.stderr.decode(errors="replace").strip()))
-        return done.stdout
+            raise Failure("%s: no end after %d s" % (" ".join(command), TIMEOUT_S)) from None
+
+    def error(self, spec_path, *arguments):
+        """The sentence of a plan that must fail."""
+        done = self.call([self.path, "plan", str(spec_path), *self.options, *arguments])
+        must(done.returncode == 1, "%s: exit status %d, not 1" % (" ".join(arguments),
+                                                                  done.returncode))
+        return done.stderr.decode("utf-8")
+
+    def shards(self, kind, path, *arguments):
+        """The records of plan_shards.c; kind is "spec" or "saved"."""
+        text = self.output([self.shards_path, kind, str(path), *arguments]).decode("utf-8")
+        return [json.loads(line, object_pairs_hook=unique_keys) for line in text.split("\n")[:-1]]
 
     def plan(self, spec_path, *arguments):
         """The printed plan, made with this run's own options (the policy)."""
@@ -130,6 +154,78 @@ def check_saved(ferry, path, plan):
                  % (key, json.dumps(again.get(key)), json.dumps(plan[key])))
 
 
+def check_held(ferry, path, plan, spec, rng):
+    """What the ranks hold, by the plan of the spec, of a subset, and of a saved plan."""
+    records = ferry.shards("spec", path)
+    fail_on(check_shards(spec, records), "plan_shards: ")
+    must(ferry.shards("saved", ferry.folder / "saved.plan") == records,
+         "the shards of the saved plan differ")
+    name = rng.choice(plan["moves"])["tensor"]
+    if "*" not in name and "?" not in name:
+        fail_on(check_shards(spec, ferry.shards("spec", path, "--subset", name), name),
+                "plan_shards --subset %s: " % name)
+
+
+def choose_lost(spec, world, rng):
+    """Some ranks: any, or such that nothing is lost with them."""
+    ranks = rng.sample(range(world), rng.randint(1, world))
+    if rng.random() < 0.4:
+        return ranks[:rng.choice([1, 2, len(ranks)])]
+    kept = []
+    for rank in ranks[:MOST_TRIED]:
+        if not lost_elements(spec, kept + [rank]):
+            kept.append(rank)
+    return kept or ranks[:1]
+
+
+def check_lost(ferry, path, plan, spec, policy, rng):
+    """`--without` plans with who is left, or names something that nobody who is left can send."""
+    lost = choose_lost(spec, plan["world"], rng)
+    option = ["--without", ",".join(map(str, lost))]
+    about = "%s: " % " ".join(option)
+    missing = lost_elements(spec, lost)
+    left = Model(spec, lost)
+    if missing:
+        check_missing(ferry.error(path, *option), missing, spec, about)
+    elif not any(left.at_destination(tensor.name).held(rank) for tensor in left.wanted()
+                 for rank in left.at_destination(tensor.name).shards):
+        must("moves and copies nothing" in ferry.error(path, *option), about + "has moves")
+    else:
+        found = ferry.plan(path, *option)
+        fail_on(check_plan(spec, found, policy, None, lost), about)
+        must(found["digest"] != plan["digest"], about + "has the digest of the whole plan")
+        saved = ferry.folder / "lost.plan"
+        ferry.run(path, *ferry.options, *option, "--save", str(saved))
+        again = ferry.read(saved, "--json")
+        must(again["moves"] == found["moves"] and again["digest"] == found["digest"],
+             about + "the saved plan differs")
+        if ferry.shards_path:
+            records = ferry.shards("spec", path, *option)
+            fail_on(check_shards(spec, records, None, lost), "plan_shards " + about)
+            must(ferry.shards("saved", saved) == records, about + "saved shards differ")
+
+
+LOST = re.compile(r'ferry plan: "(.*)": rank ([0-9]+) wants \[(.*?)\] of source tensor "(.*)", '
+                  r"which only lost ranks held: ([0-9, ]+)(?: and others, in all ([0-9]+))?; leave ",
+                  re.DOTALL)
+
+
+def check_missing(sentence, missing, spec, about):
+    """The tensor, the slice and the ranks of the sentence are really lost."""
+    match = LOST.match(sentence)
+    must(match is not None, about + "must fail for %s, not with: %s" % (list(missing), sentence))
+    name, _, slices, source, ranks, count = match.groups()
+    must(name in missing, about + "%s is not lost: %s" % (name, sentence))
+    pairs = [tuple(map(int, text.split(":"))) for text in slices.split(", ") if text]
+    shape = Model(spec).by_name[source].shape
+    must(len(pairs) == len(shape) and all(a < b for a, b in pairs), about + sentence)
+    for offset in offsets([range(*pair) for pair in pairs], row_major_strides(shape)):
+        holders = missing[name].get((source, offset))
+        must(holders is not None, about + "element %d is not lost: %s" % (offset, sentence))
+        must(list(map(int, ranks.split(", "))) == holders[:8]
+             and int(count or len(holders)) == len(holders), about + sentence)
+
+
 def check_case(ferry, seed, policy, stack_dims):
     rng = random.Random(seed)
     spec = spec_random.random_spec(seed, stack_dims)
@@ -141,6 +237,9 @@ def check_case(ferry, seed, policy, stack_dims):
     check_subset(ferry, path, plan, spec, policy, rng)
     check_saved(ferry, path, plan)
     ferry.run(path, *ferry.options, "--prove")
+    if ferry.shards_path:
+        check_held(ferry, path, plan, spec, rng)
+    check_lost(ferry, path, plan, spec, policy, rng)
     if policy == "seed" and seed % GROW_EVERY == 0:
         check_grown(ferry, seed)
 
@@ -184,6 +283,7 @@ def spec_of(seed, arguments):
 def report(seed, policy, failure, arguments):
     options = ["--ferry", arguments.ferry, "--seed", str(seed), "--count", "1", "--policy", policy]
     options += ["--balance"] * arguments.balance + ["--stack-dims"] * arguments.stack_dims
+    options += ["--shards", arguments.shards] if arguments.shards else []
     print("FAILED seed %d, policy %s\n%s" % (seed, policy, failure))
     print("spec: " + json.dumps(spec_of(seed, arguments)))
     print("again: %s %s" % (shlex.quote(__file__), " ".join(map(shlex.quote, options))), flush=True)
@@ -192,7 +292,7 @@ def report(seed, policy, failure, arguments):
 def run_case(seed, policy, folder, arguments):
     """True when nothing is wrong. Every other case of `balanced` leaves the default unsaid."""
     options = [] if policy == "balanced" and seed % 2 else ["--replica", policy]
-    ferry = Ferry(arguments.ferry, folder, options)
+    ferry = Ferry(arguments.ferry, folder, options, arguments.shards)
     try:
         if arguments.balance:
             check_balance_case(ferry, seed)
@@ -207,6 +307,7 @@ def run_case(seed, policy, folder, arguments):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ferry", required=True, help="the command")
+    parser.add_argument("--shards", help="the program plan_shards")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--policy", choices=["balanced", "seed", "both"], default="both")

@@ -2,9 +2,11 @@
 /*
  * Random models and parallel sizes, described twice: as a spec with a mesh and rules, and as what each rank
  * says of its own parameters. Both ways must give one plan, and planning among ranks (centralized and
- * local, over an exchange between threads) must give each rank its part of it.
+ * local, over an exchange between threads) must give each rank its part of it. Both ways also give the ranks
+ * the same shards, and the same plan, or none, when ranks are lost.
  */
 #include <ferry/ferry.h>
+#include <ferry/shard.h>
 
 #include <pthread.h>
 #include <stdio.h>
@@ -400,6 +402,101 @@ static void plan_among_ranks(const ferry_plan *plan, uint32_t n_ranks, ferry_mod
     free(h.all);
 }
 
+/* What the ranks hold, as text. */
+
+typedef struct held {
+    char  *lines[1024];
+    size_t n;
+} held;
+
+static ferry_status describe_shard(void *context, const ferry_shard *shard)
+{
+    held        *h    = context;
+    char        *line = malloc(4096);
+    int          used = sprintf(line, "%s bits %u bytes %llu flat %d [%llu, %llu)", shard->tensor,
+                                shard->dtype.element_bits, (unsigned long long)shard->bytes,
+                                shard->is_flat, (unsigned long long)shard->flat_begin,
+                                (unsigned long long)shard->flat_end);
+    ferry_origin origin = FERRY_ORIGIN_INIT;
+    if (ferry_shard_origin_count(shard) > 0) {
+        CHECK(ferry_shard_origin_at(shard, 0, &origin, &error) == FERRY_OK);
+        used += sprintf(line + used, " from %s", origin.source);
+    }
+    for (uint32_t d = 0; d < shard->n_dims; d++) {
+        used += sprintf(line + used, "; %llu of %llu:", (unsigned long long)shard->local[d],
+                        (unsigned long long)shard->global[d]);
+        for (size_t i = 0; i < ferry_shard_piece_count(shard, d); i++) {
+            uint64_t local, global, length;
+            CHECK(ferry_shard_piece_at(shard, d, i, &local, &global, &length, &error) == FERRY_OK);
+            used += sprintf(line + used, " %llu-%llu+%llu", (unsigned long long)local,
+                            (unsigned long long)global, (unsigned long long)length);
+        }
+    }
+    CHECK(h->n < sizeof h->lines / sizeof h->lines[0] && used < 4096);
+    h->lines[h->n++] = line;
+    return FERRY_OK;
+}
+
+static int compare_lines(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* A spec and a roster list tensors in different orders. */
+static void compare_shards(const ferry_plan *a, const ferry_plan *b, uint32_t rank,
+                           ferry_side which)
+{
+    static held p, q;
+    p.n = q.n = 0;
+    CHECK(ferry_plan_visit_shards(a, which, rank, describe_shard, &p, &error) == FERRY_OK);
+    CHECK(ferry_plan_visit_shards(b, which, rank, describe_shard, &q, &error) == FERRY_OK);
+    CHECK(p.n == q.n);
+    if (p.n > 0) {
+        qsort(p.lines, p.n, sizeof *p.lines, compare_lines);
+        qsort(q.lines, q.n, sizeof *q.lines, compare_lines);
+    }
+    for (size_t i = 0; i < p.n; i++) {
+        CHECK(strcmp(p.lines[i], q.lines[i]) == 0);
+        free(p.lines[i]);
+        free(q.lines[i]);
+    }
+}
+
+static void compare_all_shards(const ferry_plan *a, const ferry_plan *b)
+{
+    for (uint32_t rank = 0; rank < ferry_plan_world_size(a); rank++) {
+        compare_shards(a, b, rank, FERRY_SIDE_SOURCE);
+        compare_shards(a, b, rank, FERRY_SIDE_DESTINATION);
+    }
+}
+
+/* With ranks lost there is the same plan either way, or none for the same kind of reason. */
+static bool compare_lost(const ferry_spec *spec, const ferry_roster *roster, uint32_t n_ranks,
+                         ferry_plan_options *options, uint32_t *lost, ferry_model **src,
+                         ferry_model **dst)
+{
+    ferry_plan *a = NULL, *b = NULL;
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        if (pick(n_ranks) < 2) {
+            lost[options->n_lost_ranks++] = r;
+        }
+    }
+    options->lost_ranks  = lost;
+    ferry_status by_spec = ferry_plan_create(spec, options, &a, &error);
+    CHECK(ferry_plan_create_from_roster(roster, options, &b, &error) == by_spec);
+    CHECK(by_spec == FERRY_OK || by_spec == FERRY_ERR_INVALID_PLAN);
+    if (by_spec == FERRY_OK) {
+        compare_plans(a, b);
+        compare_all_shards(a, b);
+        plan_among_ranks(b, n_ranks, src, dst, *options, pick(2) == 0);
+    }
+    ferry_plan_destroy(a);
+    ferry_plan_destroy(b);
+    return by_spec == FERRY_OK;
+}
+
+static unsigned long long n_planned_again;
+
 static side random_side(uint32_t first)
 {
     static const uint32_t tps[] = {1, 2, 4}, eps[] = {1, 2};
@@ -432,6 +529,10 @@ static void run_seed(unsigned long long seed)
         compare_plans(a, b);
         plan_among_ranks(b, n_ranks, src_models, dst_models, options, false);
         plan_among_ranks(b, n_ranks, src_models, dst_models, options, true);
+        compare_all_shards(a, b);
+        uint32_t lost[MAX_WORLD];
+        n_planned_again +=
+            compare_lost(spec, roster, n_ranks, &options, lost, src_models, dst_models);
         ferry_plan_destroy(a);
         ferry_plan_destroy(b);
     }
@@ -450,6 +551,8 @@ int main(int argc, char **argv)
     for (unsigned long long seed = first; seed < first + count; seed++) {
         run_seed(seed);
     }
-    printf("%llu seeds from %llu: both descriptions and both ways of planning agree\n", count, first);
+    printf("%llu seeds from %llu: both descriptions and both ways of planning agree; %llu plans were "
+           "made again without ranks\n",
+           count, first, n_planned_again);
     return 0;
 }

@@ -232,11 +232,15 @@ static void test_options(void **state)
 {
     (void)state;
     static const ferry_plan_options options[] = {
-        {sizeof(ferry_plan_options), FERRY_REPLICA_BALANCED, NULL},
-        {sizeof(ferry_plan_options), FERRY_REPLICA_SEED, NULL},
-        {sizeof(ferry_plan_options), FERRY_REPLICA_BALANCED, "*"},
-        {sizeof(ferry_plan_options), FERRY_REPLICA_BALANCED, "a"},
-        {sizeof(ferry_plan_options), FERRY_REPLICA_SEED, "a"},
+        {.struct_size = sizeof(ferry_plan_options), .replica = FERRY_REPLICA_BALANCED},
+        {.struct_size = sizeof(ferry_plan_options), .replica = FERRY_REPLICA_SEED},
+        {.struct_size = sizeof(ferry_plan_options),
+         .replica     = FERRY_REPLICA_BALANCED,
+         .subset      = "*"},
+        {.struct_size = sizeof(ferry_plan_options),
+         .replica     = FERRY_REPLICA_BALANCED,
+         .subset      = "a"},
+        {.struct_size = sizeof(ferry_plan_options), .replica = FERRY_REPLICA_SEED, .subset = "a"},
     };
     char digests[COUNT_OF(options)][33];
     for (size_t i = 0; i < COUNT_OF(options); i++) {

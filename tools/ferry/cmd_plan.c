@@ -28,6 +28,9 @@ static const char help[] =
     "                      (default), so that the busiest sender sends as little as possible, or\n"
     "                      seed, the rule of the reference planner\n"
     "  --subset PATTERN    only destination tensors whose names fit (* any text, ? one byte)\n"
+    "  --without RANKS     plan again after RANKS (3,7) were lost: nothing comes from them or "
+    "goes\n"
+    "                      to them. Status 1 if something is wanted that only they held\n"
     "  --prove             check the whole printed plan against the spec, with a slow reference\n"
     "                      that shares no code with the planner; status 1 if a single element is\n"
     "                      wrong\n"
@@ -72,7 +75,7 @@ static const char help[] =
     "  ferry plan examples/llama-tiny.json --trace llama-tiny.trace.json\n";
 
 /* A saved plan names its format in its first bytes: ferry writes it so. */
-static bool is_saved_plan(const char *path)
+bool plan_is_saved(const char *path)
 {
     static const char begin[] = "{\"format\":\"ferry.saved-plan/";
     char              bytes[sizeof begin - 1];
@@ -85,15 +88,16 @@ static bool is_saved_plan(const char *path)
     return saved;
 }
 
-static ferry_status open_plan(const plan_request *r, ferry_plan **plan_out, ferry_error *error)
+ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
+                       ferry_error *error)
 {
-    if (is_saved_plan(r->path)) {
-        return ferry_plan_load(r->path, plan_out, error);
+    if (plan_is_saved(path)) {
+        return ferry_plan_load(path, plan_out, error);
     }
     ferry_spec  *spec   = NULL;
-    ferry_status status = ferry_spec_load(r->path, &spec, error);
+    ferry_status status = ferry_spec_load(path, &spec, error);
     if (status == FERRY_OK) {
-        status = ferry_plan_create(spec, &r->planning, plan_out, error);
+        status = ferry_plan_create(spec, planning, plan_out, error);
     }
     ferry_spec_destroy(spec);
     return status;
@@ -200,26 +204,31 @@ out:
     return status;
 }
 
+static int open_and_run(const plan_request *r)
+{
+    if ((r->has_planning_option || r->prove) && plan_is_saved(r->path)) {
+        return fail_usage("plan",
+                          "a saved plan has its own --replica, --subset and --without, and --prove "
+                          "needs the spec");
+    }
+    ferry_error error;
+    ferry_plan *plan = NULL;
+    if (plan_open(r->path, &r->planning, &plan, &error) != FERRY_OK) {
+        return fail("plan", error.message);
+    }
+    int status = run_request(r, plan);
+    ferry_plan_destroy(plan);
+    return status;
+}
+
 static int run(int argc, char **argv)
 {
     plan_request r;
     int          status = plan_parse_arguments(argc, argv, &r);
-    if (status != EXIT_DONE) {
-        return status;
+    if (status == EXIT_DONE) {
+        status = open_and_run(&r);
     }
-    bool saved = is_saved_plan(r.path);
-    if (saved && (r.has_planning_option || r.prove)) {
-        return fail_usage("plan",
-                          "a saved plan has its own --replica and --subset, and --prove needs "
-                          "the spec");
-    }
-    ferry_error error;
-    ferry_plan *plan = NULL;
-    if (open_plan(&r, &plan, &error) != FERRY_OK) {
-        return fail("plan", error.message);
-    }
-    status = run_request(&r, plan);
-    ferry_plan_destroy(plan);
+    plan_request_cleanup(&r);
     return status;
 }
 

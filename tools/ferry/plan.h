@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* What `ferry plan` was asked for. */
 typedef struct plan_request {
@@ -22,12 +23,23 @@ typedef struct plan_request {
     uint32_t               rank;
     const char            *save;
     const char            *trace;
+    uint32_t              *lost; /* what planning.lost_ranks points to */
     ferry_plan_options     planning;
     ferry_schedule_options scheduling;
 } plan_request;
 
-/* EXIT_DONE, or EXIT_USAGE after a sentence on stderr. */
-int plan_parse_arguments(int argc, char **argv, plan_request *request_out);
+/* EXIT_DONE, or EXIT_USAGE or EXIT_FAILED after a sentence on stderr. Either way the request is
+ * set, and needs its cleanup. */
+int  plan_parse_arguments(int argc, char **argv, plan_request *request_out);
+void plan_request_cleanup(plan_request *request);
+
+/* A plan that was saved, or that of a spec; a saved one has its own options. */
+bool         plan_is_saved(const char *path);
+ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
+                       ferry_error *error);
+
+/* "4096", "512K", "16M", "1G": at least 1. */
+bool parse_bytes(const char *text, uint64_t *bytes_out);
 
 /* "1.25 GiB"; exact below a KiB. Returns text. */
 const char *format_bytes(double bytes, char text[32]);
@@ -39,6 +51,11 @@ int plan_print_schedule(const plan_request *request, const ferry_plan *plan,
 
 /* Replaces the file at path by a trace of the schedule, or leaves it as it was. */
 int plan_write_trace(const ferry_schedule *schedule, const char *path);
+
+/* Replaces the file at path by what fill writes to it, or leaves it as it was. */
+typedef ferry_status (*fill_file_fn)(const void *context, FILE *file, ferry_error *error);
+ferry_status replace_file(const char *path, fill_file_fn fill, const void *context,
+                          ferry_error *error);
 
 /* A ferry_write_fn whose context is a FILE. */
 int write_stream(void *context, const char *bytes, size_t n_bytes);

@@ -15,6 +15,7 @@ enum {
     OPT_RANK,
     OPT_REPLICA,
     OPT_SUBSET,
+    OPT_WITHOUT,
     OPT_PROVE,
     OPT_SAVE,
     OPT_SCHEDULE,
@@ -31,6 +32,7 @@ static const struct option long_options[] = {
     {"rank", required_argument, NULL, OPT_RANK},
     {"replica", required_argument, NULL, OPT_REPLICA},
     {"subset", required_argument, NULL, OPT_SUBSET},
+    {"without", required_argument, NULL, OPT_WITHOUT},
     {"prove", no_argument, NULL, OPT_PROVE},
     {"save", required_argument, NULL, OPT_SAVE},
     {"schedule", optional_argument, NULL, OPT_SCHEDULE},
@@ -62,8 +64,42 @@ static bool parse_rank(const char *text, uint32_t *rank_out)
     return true;
 }
 
-/* "4096", "512K", "16M", "1G": at least 1. */
-static bool parse_bytes(const char *text, uint64_t *bytes_out)
+static size_t count_commas(const char *text)
+{
+    size_t n = 0;
+    for (; *text != '\0'; text++) {
+        n += *text == ',';
+    }
+    return n;
+}
+
+/* "3,7": what planning thinks of the numbers, it says itself. Given again, it adds more ranks. */
+static int parse_without(const char *text, plan_request *r)
+{
+    size_t    n     = r->planning.n_lost_ranks;
+    uint32_t *ranks = realloc(r->lost, (n + count_commas(text) + 1) * sizeof *ranks);
+    if (ranks == NULL) {
+        return fail("plan", "no memory for a list of ranks");
+    }
+    r->lost                = ranks;
+    r->planning.lost_ranks = ranks;
+    const char *at         = text, *end;
+    do {
+        unsigned long long value;
+        if (!parse_number(at, &value, &end) || (*end != ',' && *end != '\0') ||
+            value >= FERRY_MAX_RANKS) {
+            return fail_usage("plan", "--without takes ranks with commas between them, not \"%s\"",
+                              text);
+        }
+        ranks[n++] = (uint32_t)value;
+        at         = end + 1;
+    } while (*end == ',');
+    r->planning.n_lost_ranks = n;
+    r->has_planning_option   = true;
+    return EXIT_DONE;
+}
+
+bool parse_bytes(const char *text, uint64_t *bytes_out)
 {
     static const char  units[] = "KMG";
     unsigned long long value;
@@ -197,6 +233,8 @@ static int apply_option(int option, plan_request *r)
         r->planning.subset     = optarg;
         r->has_planning_option = true;
         return EXIT_DONE;
+    case OPT_WITHOUT:
+        return parse_without(optarg, r);
     case OPT_PROVE:
         r->prove = true;
         return EXIT_DONE;
@@ -217,6 +255,9 @@ static int check_together(plan_request *r)
     if (r->prove && r->planning.subset != NULL) {
         return fail_usage("plan", "--prove takes whole plans, so it does not go with --subset");
     }
+    if (r->prove && r->planning.n_lost_ranks > 0) {
+        return fail_usage("plan", "--prove takes whole plans, so it does not go with --without");
+    }
     if (r->scheduling_option != NULL && !r->has_schedule) {
         return fail_usage("plan", "%s goes with --schedule or --trace", r->scheduling_option);
     }
@@ -230,11 +271,9 @@ static int check_together(plan_request *r)
     return EXIT_DONE;
 }
 
-int plan_parse_arguments(int argc, char **argv, plan_request *request_out)
+static int parse(int argc, char **argv, plan_request *r)
 {
-    plan_request r = {.planning   = FERRY_PLAN_OPTIONS_INIT,
-                      .scheduling = FERRY_SCHEDULE_OPTIONS_INIT};
-    int          option;
+    int option;
     optind = 1;
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
@@ -244,22 +283,30 @@ int plan_parse_arguments(int argc, char **argv, plan_request *request_out)
         if (option == '?') {
             return fail_usage("plan", "%s is not understood", argv[optind - 1]);
         }
-        int status = apply_option(option, &r);
+        int status = apply_option(option, r);
         if (status != EXIT_DONE) {
             return status;
         }
     }
     if (optind + 1 != argc) {
         return fail_usage("plan", "%s",
-                          optind == argc   ? "a spec is missing"
-                          : r.has_schedule ? "there is more than one spec (a rule follows "
-                                             "--schedule after \"=\")"
-                                           : "there is more than one spec");
+                          optind == argc    ? "a spec is missing"
+                          : r->has_schedule ? "there is more than one spec (a rule follows "
+                                              "--schedule after \"=\")"
+                                            : "there is more than one spec");
     }
-    r.path     = argv[optind];
-    int status = check_together(&r);
-    if (status == EXIT_DONE) {
-        *request_out = r;
-    }
-    return status;
+    r->path = argv[optind];
+    return check_together(r);
+}
+
+int plan_parse_arguments(int argc, char **argv, plan_request *request_out)
+{
+    *request_out = (plan_request){.planning   = FERRY_PLAN_OPTIONS_INIT,
+                                  .scheduling = FERRY_SCHEDULE_OPTIONS_INIT};
+    return parse(argc, argv, request_out);
+}
+
+void plan_request_cleanup(plan_request *request)
+{
+    free(request->lost);
 }

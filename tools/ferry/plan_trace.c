@@ -17,13 +17,14 @@ static ferry_status fail_file(const char *path, const char *what, ferry_error *e
     return FERRY_ERR_IO;
 }
 
-static ferry_status fill(const ferry_simulation *simulation, const char *path, ferry_error *error)
+static ferry_status write_file(const char *path, fill_file_fn fill, const void *context,
+                               ferry_error *error)
 {
     FILE *file = fopen(path, "wbe");
     if (file == NULL) {
         return fail_file(path, "cannot be created", error);
     }
-    ferry_status status = ferry_simulation_write_trace(simulation, write_stream, file, error);
+    ferry_status status = fill(context, file, error);
     bool         full   = status == FERRY_OK && fflush(file) != 0;
     if (status == FERRY_ERR_IO || full) {
         status = fail_file(path, "cannot be written", error);
@@ -41,9 +42,12 @@ static bool is_replaceable(const char *path)
     return stat(path, &about) != 0 || S_ISREG(about.st_mode);
 }
 
-static ferry_status replace(const ferry_simulation *simulation, const char *path,
-                            ferry_error *error)
+ferry_status replace_file(const char *path, fill_file_fn fill, const void *context,
+                          ferry_error *error)
 {
+    if (!is_replaceable(path)) {
+        return write_file(path, fill, context, error);
+    }
     size_t bytes     = strlen(path) + 32;
     char  *temporary = malloc(bytes);
     if (temporary == NULL) {
@@ -51,7 +55,7 @@ static ferry_status replace(const ferry_simulation *simulation, const char *path
         return FERRY_ERR_NO_MEMORY;
     }
     snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
-    ferry_status status = fill(simulation, temporary, error);
+    ferry_status status = write_file(temporary, fill, context, error);
     if (status == FERRY_OK && rename(temporary, path) != 0) {
         status = fail_file(path, "cannot be replaced", error);
     }
@@ -62,14 +66,18 @@ static ferry_status replace(const ferry_simulation *simulation, const char *path
     return status;
 }
 
+static ferry_status fill_trace(const void *context, FILE *file, ferry_error *error)
+{
+    return ferry_simulation_write_trace(context, write_stream, file, error);
+}
+
 int plan_write_trace(const ferry_schedule *schedule, const char *path)
 {
     ferry_error       error;
     ferry_simulation *simulation = NULL;
     ferry_status      status     = ferry_simulation_create(schedule, NULL, &simulation, &error);
     if (status == FERRY_OK) {
-        status = is_replaceable(path) ? replace(simulation, path, &error)
-                                      : fill(simulation, path, &error);
+        status = replace_file(path, fill_trace, simulation, &error);
     }
     ferry_simulation_destroy(simulation);
     return status == FERRY_OK ? EXIT_DONE : fail("plan", error.message);

@@ -1,0 +1,89 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_SHARD_H
+#define FERRY_SHARD_H
+
+#include <ferry/dtype.h>
+#include <ferry/export.h>
+#include <ferry/plan.h>
+#include <ferry/status.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+FERRY_BEGIN_DECLS
+
+/* What the ranks of a plan hold: local shards, and which element of the tensor each of theirs is.
+ */
+typedef enum ferry_side { FERRY_SIDE_SOURCE = 0, FERRY_SIDE_DESTINATION = 1 } ferry_side;
+
+/*
+ * One tensor as one rank holds it. The local shard is row-major in memory, of shape local[]. With a
+ * flat range, the rank has only elements [flat_begin, flat_end) of that, in row-major order, and
+ * its memory begins with the first of them.
+ */
+typedef struct ferry_shard {
+    const char *tensor; /* lives as long as the plan */
+    ferry_dtype dtype;
+    uint64_t    bytes; /* of the rank's memory */
+    uint32_t    n_dims;
+    uint64_t    global[FERRY_MAX_DIMS];
+    uint64_t    local[FERRY_MAX_DIMS];
+    bool        is_flat;
+    uint64_t    flat_begin; /* 0 and the product of local[] where it is not flat */
+    uint64_t    flat_end;
+    const void *internal; /* for ferry_shard_piece_at and ferry_shard_origin_at */
+} ferry_shard;
+
+/* Ends the visit unless it returns FERRY_OK. The shard lives until the call returns. */
+typedef ferry_status (*ferry_shard_visitor)(void *context, const ferry_shard *shard);
+
+/*
+ * Visits the tensors that rank holds on a side and that the plan (its subset) touches, each once,
+ * in the order of the spec: also those without elements. Source tensors that no destination wants
+ * are left out.
+ */
+FERRY_API ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side side,
+                                               uint32_t rank, ferry_shard_visitor visitor,
+                                               void *context, ferry_error *error);
+
+/*
+ * Within the visit: dimension dim of the shard as runs. Local indices [local, local + length) are
+ * global indices [global, global + length). Pieces are in order of local and cover local[dim].
+ */
+FERRY_API size_t       ferry_shard_piece_count(const ferry_shard *shard, uint32_t dim);
+FERRY_API ferry_status ferry_shard_piece_at(const ferry_shard *shard, uint32_t dim, size_t index,
+                                            uint64_t *local_out, uint64_t *global_out,
+                                            uint64_t *length_out, ferry_error *error);
+
+/*
+ * Where a destination tensor's values come from: box [at, at + length) of the tensor is box [begin,
+ * begin + source_length) of the source tensor, element for element in row-major order. A tensor
+ * that is fed from itself has one origin, which is all of it.
+ */
+typedef struct ferry_origin {
+    size_t      struct_size;
+    const char *source;
+    uint64_t    at[FERRY_MAX_DIMS];
+    uint64_t    length[FERRY_MAX_DIMS];
+    uint32_t    source_n_dims;
+    uint64_t    begin[FERRY_MAX_DIMS];
+    uint64_t    source_length[FERRY_MAX_DIMS]; /* as length, with ones added or taken away */
+    uint64_t    source_global[FERRY_MAX_DIMS]; /* the source tensor's shape */
+} ferry_origin;
+
+#define FERRY_ORIGIN_INIT                                                                          \
+    {                                                                                              \
+        sizeof(ferry_origin), NULL, {0}, {0}, 0, {0}, {0},                                         \
+        {                                                                                          \
+            0                                                                                      \
+        }                                                                                          \
+    }
+
+FERRY_API size_t       ferry_shard_origin_count(const ferry_shard *shard);
+FERRY_API ferry_status ferry_shard_origin_at(const ferry_shard *shard, size_t index,
+                                             ferry_origin *origin_out, ferry_error *error);
+
+FERRY_END_DECLS
+
+#endif

@@ -1,0 +1,349 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flat cuts divide boxes along the row-major order of the shards that they cut. Where the owners of
+ * a shared piece are cut flat, one of them is asked for it (see fy_region); if no rank is left that
+ * has its part of a box, the others are.
+ */
+#include "plan/flat.h"
+
+#include "base/checked.h"
+#include "base/sort.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The part of an atom that lies in a box of its source (or destination) shard. */
+static bool clip(const fy_atom *atom, const uint64_t *atom_begin, const fy_box *box,
+                 uint32_t n_dims, fy_atom *part_out)
+{
+    fy_atom part = *atom;
+    part.volume  = 1;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        uint64_t begin = fy_max(atom_begin[d], box->begin[d]);
+        uint64_t end   = fy_min(atom_begin[d] + atom->length[d], box->begin[d] + box->length[d]);
+        if (begin >= end) {
+            return false;
+        }
+        uint64_t skipped = begin - atom_begin[d];
+        if (part.src_begin[d] != FY_LOCAL_BY_OWNER) {
+            part.src_begin[d] += skipped;
+        }
+        part.src_global[d] += skipped;
+        part.dst_begin[d] += skipped;
+        part.length[d] = end - begin;
+        part.volume *= part.length[d];
+    }
+    *part_out = part;
+    return true;
+}
+
+/*
+ * Joins b to a if together they are a box. Their cell is the same, so what is adjacent in the
+ * global index is so in the source shard too.
+ */
+static bool join(fy_atom *a, const fy_atom *b, uint32_t n_dims)
+{
+    uint32_t along = n_dims;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        if (a->dst_begin[d] == b->dst_begin[d] && a->src_global[d] == b->src_global[d] &&
+            a->length[d] == b->length[d]) {
+            continue;
+        }
+        if (along != n_dims || a->dst_begin[d] + a->length[d] != b->dst_begin[d] ||
+            a->src_global[d] + a->length[d] != b->src_global[d]) {
+            return false;
+        }
+        along = d;
+    }
+    if (along == n_dims) {
+        return false;
+    }
+    a->length[along] += b->length[along];
+    a->volume += b->volume;
+    return true;
+}
+
+static void join_all(fy_atoms *boxes, uint32_t n_dims)
+{
+    bool again = true;
+    while (again) {
+        again = false;
+        for (size_t i = 0; i < boxes->n_items; i++) {
+            for (size_t j = 0; j < boxes->n_items; j++) {
+                if (i != j && boxes->items[i].cell == boxes->items[j].cell &&
+                    join(&boxes->items[i], &boxes->items[j], n_dims)) {
+                    boxes->items[j] = boxes->items[--boxes->n_items];
+                    again           = true;
+                    j--;
+                    if (i == boxes->n_items) {
+                        i = j; /* the last box, i itself, moved to j */
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* The parts of an atom in the row-major range of this destination rank. */
+static bool cut_by_destination(fy_flat_cut *cut, const fy_atom *atom)
+{
+    if (cut->dst->n_flat == 0) {
+        return fy_atoms_push(&cut->boxes, atom);
+    }
+    fy_box boxes[FY_MAX_RANGE_BOXES];
+    size_t n =
+        fy_range_boxes(cut->dst_shape, cut->route->n_dims, cut->dst_begin, cut->dst_end, boxes);
+    for (size_t i = 0; i < n; i++) {
+        fy_atom part;
+        if (clip(atom, atom->dst_begin, &boxes[i], cut->route->n_dims, &part) &&
+            !fy_atoms_push(&cut->boxes, &part)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static uint64_t row_major(const uint64_t *shape, const uint64_t *at, const uint64_t *length,
+                          bool last, uint32_t n_dims)
+{
+    uint64_t index = 0;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        index = index * shape[d] + at[d] + (last ? length[d] - 1 : 0);
+    }
+    return index;
+}
+
+/* The shape of a source cell's shard before flattening; returns its elements. */
+static uint64_t shape_of_cell(const fy_routes *routes, const fy_route *route, uint32_t cell,
+                              uint64_t shape_out[FY_MAX_DIMS])
+{
+    uint32_t parts[FY_MAX_DIMS] = {0};
+    for (uint32_t d = 0; d < route->n_dims; d++) {
+        parts[d] = cell / route->cell_weight[d] % route->overlap[d]->n_src_cells;
+    }
+    return fy_route_shard(routes, route, route->src, route->src_pad, parts, shape_out);
+}
+
+/* The flat part in which an element of a shard lies. */
+static uint32_t flat_part_of(const fy_layout *layout, uint64_t n_elements, uint64_t element)
+{
+    if (layout->flat_sizes == NULL) {
+        return (uint32_t)(element / fy_ceil_div(n_elements, layout->n_flat));
+    }
+    uint32_t part = 0;
+    for (uint64_t end = layout->flat_sizes[0]; element >= end;) {
+        end += layout->flat_sizes[++part];
+    }
+    return part;
+}
+
+/* The parts of an atom in the row-major ranges of the source ranks. */
+static bool cut_by_source(fy_flat_cut *cut, const fy_atom *atom)
+{
+    const fy_layout *src    = cut->src;
+    uint32_t         n_dims = cut->route->n_dims;
+    if (src->n_flat == 0) {
+        return cut_by_destination(cut, atom);
+    }
+    uint64_t shape[FY_MAX_DIMS];
+    uint64_t n_elements = shape_of_cell(cut->routes, cut->route, atom->cell, shape);
+    uint32_t first      = flat_part_of(src, n_elements,
+                                       row_major(shape, atom->src_begin, atom->length, false, n_dims));
+    uint32_t last       = flat_part_of(src, n_elements,
+                                       row_major(shape, atom->src_begin, atom->length, true, n_dims));
+    for (uint32_t f = first; f <= last; f++) {
+        uint64_t begin, end;
+        fy_box   boxes[FY_MAX_RANGE_BOXES];
+        fy_layout_flat_range(src, f, n_elements, &begin, &end);
+        size_t n = fy_range_boxes(shape, n_dims, begin, end, boxes);
+        for (size_t i = 0; i < n; i++) {
+            fy_atom part;
+            if (!clip(atom, atom->src_begin, &boxes[i], n_dims, &part)) {
+                continue;
+            }
+            part.cell += f;
+            bool held = fy_view_cell_size(cut->route->view, part.cell) > 0;
+            if (!(held ? cut_by_destination(cut, &part) : fy_atoms_push(&cut->orphans, &part))) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Boxes without a holder. */
+
+static const fy_piece *piece_at(const fy_split *split, uint64_t global)
+{
+    size_t low = 0, high = split->n_pieces;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (split->pieces[middle].global <= global) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &split->pieces[low];
+}
+
+static const fy_split *source_split(const fy_routes *routes, const fy_route *route, uint32_t d)
+{
+    return fy_route_split(routes, route->src, route->src_pad, d);
+}
+
+/* Cuts the atoms of a list where the owners of their indices change. */
+static bool cut_at_pieces(const fy_routes *routes, const fy_route *route, fy_atoms *list)
+{
+    for (uint32_t d = 0; d < route->n_dims; d++) {
+        const fy_split *split = source_split(routes, route, d);
+        for (size_t i = 0; i < list->n_items; i++) {
+            fy_atom         tail  = list->items[i];
+            const fy_piece *piece = piece_at(split, tail.src_global[d]);
+            uint64_t        kept  = piece->global + piece->length - tail.src_global[d];
+            if (kept >= tail.length[d]) {
+                continue;
+            }
+            list->items[i].volume    = tail.volume / tail.length[d] * kept;
+            list->items[i].length[d] = kept;
+            tail.volume -= list->items[i].volume;
+            tail.length[d] -= kept;
+            tail.src_global[d] += kept;
+            tail.src_begin[d] += kept;
+            tail.dst_begin[d] += kept;
+            if (!fy_atoms_push(list, &tail)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/*
+ * Takes an atom, which lies in one piece per dimension, from the owners of the given number: one
+ * per dimension, the last varying fastest. The cell is that of flat part 0. False: there is no such
+ * number.
+ */
+static bool choose_owners(const fy_routes *routes, const fy_route *route, uint32_t number,
+                          fy_atom *atom)
+{
+    atom->cell = 0;
+    for (uint32_t d = route->n_dims; d > 0; d--) {
+        const fy_split *split = source_split(routes, route, d - 1);
+        const fy_piece *piece = piece_at(split, atom->src_global[d - 1]);
+        uint32_t        part  = piece->part + number % piece->n_owners;
+        number /= piece->n_owners;
+        atom->src_begin[d - 1] = fy_split_local(split, part, atom->src_global[d - 1]);
+        atom->cell += part * route->cell_weight[d - 1];
+    }
+    return number == 0;
+}
+
+/* What none has stays with the cell that was asked last: that it has no holder shows later. */
+static bool ask_others(fy_flat_cut *cut)
+{
+    fy_atoms tried    = {0};
+    bool     complete = cut_at_pieces(cut->routes, cut->route, &cut->orphans);
+    for (uint32_t number = 0; complete && cut->orphans.n_items > 0; number++) {
+        fy_atoms scratch     = tried;
+        tried                = cut->orphans;
+        cut->orphans         = scratch;
+        cut->orphans.n_items = 0;
+        for (size_t i = 0; complete && i < tried.n_items; i++) {
+            fy_atom other = tried.items[i];
+            complete      = choose_owners(cut->routes, cut->route, number, &other)
+                                ? cut_by_source(cut, &other)
+                                : cut_by_destination(cut, &tried.items[i]);
+        }
+    }
+    fy_atoms_cleanup(&tried);
+    cut->has_new_owners = true;
+    return complete;
+}
+
+void fy_flat_cut_init(fy_flat_cut *cut, const fy_routes *routes, const fy_route *route,
+                      uint32_t dst, fy_atoms *atoms)
+{
+    const fy_problem *problem = routes->problem;
+    *cut                      = (fy_flat_cut){.routes = routes,
+                                              .route  = route,
+                                              .src    = &problem->placements[route->src].layout,
+                                              .dst    = &problem->placements[route->dst].layout,
+                                              .atoms  = atoms};
+    fy_route_dst_parts(routes, route, dst, cut->dst_parts);
+    uint64_t n_elements =
+        fy_route_shard(routes, route, route->dst, route->dst_pad, cut->dst_parts, cut->dst_shape);
+    fy_layout_flat_range(cut->dst, cut->dst_parts[route->n_dims], n_elements, &cut->dst_begin,
+                         &cut->dst_end);
+}
+
+bool fy_flat_cut_push(fy_flat_cut *cut, const fy_atom *atom)
+{
+    cut->boxes.n_items   = 0;
+    cut->orphans.n_items = 0;
+    if (!cut_by_source(cut, atom) || (cut->orphans.n_items > 0 && !ask_others(cut))) {
+        return false;
+    }
+    join_all(&cut->boxes, cut->route->n_dims);
+    for (size_t i = 0; i < cut->boxes.n_items; i++) {
+        if (!fy_atoms_push(cut->atoms, &cut->boxes.items[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void fy_flat_cut_end(fy_flat_cut *cut)
+{
+    if (cut->has_new_owners) {
+        join_all(cut->atoms, cut->route->n_dims); /* a new owner may have the box beside as well */
+    }
+    fy_atoms_cleanup(&cut->boxes);
+    fy_atoms_cleanup(&cut->orphans);
+}
+
+/* The flat part of the cell that has an element, given the parts of its dimensions. */
+static uint32_t flat_cell_of(const fy_routes *routes, const fy_route *route, const fy_atom *element)
+{
+    const fy_layout *src = &routes->problem->placements[route->src].layout;
+    uint64_t         shape[FY_MAX_DIMS];
+    uint64_t         n_elements = shape_of_cell(routes, route, element->cell, shape);
+    uint64_t at = row_major(shape, element->src_begin, element->length, false, route->n_dims);
+    return element->cell + flat_part_of(src, n_elements, at);
+}
+
+static int compare_ranks(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+ferry_status fy_flat_list_holders(const fy_routes *routes, const fy_route *route,
+                                  const fy_holders *holders, const fy_atom *atom,
+                                  uint32_t **ranks_out, size_t *n_out, ferry_error *error)
+{
+    uint32_t *ranks    = NULL;
+    size_t    capacity = 0, n = 0, kept = 0;
+    fy_atom   element = *atom;
+    for (uint32_t number = 0; choose_owners(routes, route, number, &element); number++) {
+        uint32_t cell = flat_cell_of(routes, route, &element);
+        uint32_t size = fy_holders_cell_size(holders, cell);
+        if (!fy_reserve((void **)&ranks, &capacity, n + size, sizeof *ranks)) {
+            fy_free(ranks);
+            return fy_fail_no_memory(error, "the holders of flat shards");
+        }
+        for (uint32_t i = 0; i < size; i++) {
+            ranks[n++] = holders->rank[holders->cell_begin[cell] + i];
+        }
+    }
+    fy_sort(ranks, n, sizeof *ranks, compare_ranks);
+    for (size_t i = 0; i < n; i++) {
+        if (kept == 0 || ranks[kept - 1] != ranks[i]) {
+            ranks[kept++] = ranks[i];
+        }
+    }
+    *ranks_out = ranks;
+    *n_out     = kept;
+    return FERRY_OK;
+}

@@ -1,0 +1,331 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a rank holds. Its tables of holders lead to routes, these to tensors, and the placement of
+ * each says which part: the cost is that of what the rank holds, and a look at each table.
+ */
+#include "plan/shards.h"
+
+#include "plan/core.h"
+
+#include "base/checked.h"
+#include "base/sort.h"
+
+#include <string.h>
+
+/* Local indices [local, local + length) of a dimension are global ones from global. */
+typedef struct stretch {
+    uint64_t local;
+    uint64_t global;
+    uint64_t length;
+} stretch;
+
+/* One dimension of the shard at work: the stretches of one part of a split. */
+typedef struct axis {
+    const fy_split *split; /* NULL: none yet */
+    uint32_t        part;
+    stretch        *stretches;
+    size_t          n_stretches, capacity;
+} axis;
+
+/* What ferry_shard.internal points to. */
+typedef struct walk {
+    const ferry_plan *plan;
+    ferry_side        side;
+    uint32_t          rank;
+    const fy_tensor  *tensor;
+    uint32_t         *tensors;
+    size_t            n_tensors, capacity;
+    axis              axes[FY_MAX_DIMS];
+} walk;
+
+static void walk_cleanup(walk *w)
+{
+    fy_free(w->tensors);
+    for (uint32_t d = 0; d < FY_MAX_DIMS; d++) {
+        fy_free(w->axes[d].stretches);
+    }
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool add_tensors(walk *w, uint32_t table)
+{
+    const ferry_plan *plan      = w->plan;
+    const fy_routes  *routes    = &plan->routes;
+    bool              by_source = w->side == FERRY_SIDE_SOURCE;
+    const size_t     *begin     = by_source ? plan->table_source_begin : plan->table_route_begin;
+    const uint32_t   *numbers   = by_source ? plan->table_sources : plan->table_routes;
+    for (size_t i = begin[table]; i < begin[table + 1]; i++) {
+        const fy_route *route = &routes->routes[numbers[i]];
+        if (!fy_reserve((void **)&w->tensors, &w->capacity, w->n_tensors + route->n_units,
+                        sizeof *w->tensors)) {
+            return false;
+        }
+        for (uint32_t u = 0; u < route->n_units; u++) {
+            const fy_leg *leg          = &routes->legs[fy_route_leg(routes, route, u)];
+            w->tensors[w->n_tensors++] = by_source ? leg->source : leg->tensor;
+        }
+    }
+    return true;
+}
+
+/* A tensor of several legs came several times. */
+static void sort_tensors(walk *w)
+{
+    size_t kept = 0;
+    fy_sort(w->tensors, w->n_tensors, sizeof *w->tensors, compare_numbers);
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        if (kept == 0 || w->tensors[kept - 1] != w->tensors[i]) {
+            w->tensors[kept++] = w->tensors[i];
+        }
+    }
+    w->n_tensors = kept;
+}
+
+static ferry_status list_tensors(walk *w, ferry_error *error)
+{
+    const ferry_plan *plan = w->plan;
+    bool              fits = true;
+    if (w->side == FERRY_SIDE_DESTINATION) {
+        const size_t *begin = plan->rank_table_begin;
+        for (size_t i = begin[w->rank]; fits && i < begin[w->rank + 1]; i++) {
+            fits = add_tensors(w, plan->rank_tables[i]);
+        }
+    } else {
+        for (uint32_t t = 0; fits && t < plan->problem.n_holders; t++) {
+            bool used = plan->table_source_begin[t] < plan->table_source_begin[t + 1];
+            fits      = !used || fy_holders_find(plan->problem.holders[t], w->rank) == FY_NO_SLOT ||
+                   add_tensors(w, t);
+        }
+    }
+    if (!fits) {
+        return fy_fail_no_memory(error, "the tensors of a rank");
+    }
+    sort_tensors(w);
+    return FERRY_OK;
+}
+
+/* Whether a piece is the part's next one, of which `filled` indices came before. */
+static bool is_next(const fy_split *split, size_t number, uint32_t part, uint64_t filled)
+{
+    const fy_piece *piece = &split->pieces[number];
+    if (part < piece->part || part - piece->part >= piece->n_owners) {
+        return false;
+    }
+    uint64_t local = piece->n_owners == 1 ? piece->local
+                                          : split->shared_local[piece->local + part - piece->part];
+    return local == filled;
+}
+
+static bool add_stretch(axis *a, const fy_piece *piece, uint64_t filled)
+{
+    stretch *last = a->n_stretches == 0 ? NULL : &a->stretches[a->n_stretches - 1];
+    if (last != NULL && last->global + last->length == piece->global) {
+        last->length += piece->length; /* it only has other owners */
+        return true;
+    }
+    if (!fy_reserve((void **)&a->stretches, &a->capacity, a->n_stretches + 1,
+                    sizeof *a->stretches)) {
+        return false;
+    }
+    a->stretches[a->n_stretches++] =
+        (stretch){.local = filled, .global = piece->global, .length = piece->length};
+    return true;
+}
+
+/*
+ * The pieces of a part. Nearly always its first piece is that of its number, and the distance to
+ * the next one stays the same, so others are rarely looked at; a wrong guess shows in the local
+ * begin.
+ */
+static bool list_stretches(axis *a, const fy_split *split, uint32_t part)
+{
+    uint64_t filled = 0;
+    size_t   at = 0, distance = split->n_parts;
+    a->split       = NULL;
+    a->n_stretches = 0;
+    while (filled < split->part_length[part]) {
+        size_t guess = filled == 0 ? part : at + distance;
+        size_t next  = filled == 0 ? 0 : at + 1;
+        if (guess < split->n_pieces && is_next(split, guess, part, filled)) {
+            next = guess;
+        }
+        while (!is_next(split, next, part, filled)) {
+            next++;
+        }
+        if (!add_stretch(a, &split->pieces[next], filled)) {
+            return false;
+        }
+        distance = filled == 0 ? distance : next - at;
+        at       = next;
+        filled += split->pieces[next].length;
+    }
+    a->split = split;
+    a->part  = part;
+    return true;
+}
+
+static ferry_status fill_axes(walk *w, const fy_layout *layout, const uint32_t *parts,
+                              ferry_error *error)
+{
+    for (uint32_t d = 0; d < layout->n_dims; d++) {
+        const fy_split *split = fy_problem_split(&w->plan->problem, layout, d);
+        axis           *a     = &w->axes[d];
+        if ((a->split != split || a->part != parts[d]) && !list_stretches(a, split, parts[d])) {
+            return fy_fail_no_memory(error, "the pieces of a shard");
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status visit_tensor(walk *w, uint32_t number, ferry_shard_visitor visitor,
+                                 void *context, ferry_error *error)
+{
+    const fy_problem *problem   = &w->plan->problem;
+    const fy_tensor  *tensor    = &problem->tensors[number];
+    uint32_t          placement = w->side == FERRY_SIDE_SOURCE ? tensor->src : tensor->dst;
+    const fy_layout  *layout    = &problem->placements[placement].layout;
+    const fy_holders *holders   = fy_problem_holders(problem, placement);
+    uint32_t          cell      = holders->cell[fy_holders_find(holders, w->rank)];
+    uint32_t          parts[FY_MAX_DIMS + 1];
+    ferry_shard       shard = {.tensor   = tensor->name,
+                               .dtype    = tensor->dtype,
+                               .n_dims   = tensor->n_dims,
+                               .is_flat  = layout->n_flat != 0,
+                               .internal = w};
+    fy_layout_parts(problem, layout, cell, parts);
+    ferry_status status = fill_axes(w, layout, parts, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    uint64_t n_elements = fy_layout_shard(problem, layout, parts, shard.local);
+    fy_layout_flat_range(layout, parts[layout->n_dims], n_elements, &shard.flat_begin,
+                         &shard.flat_end);
+    if (tensor->n_dims > 0) {
+        memcpy(shard.global, layout->shape, tensor->n_dims * sizeof *shard.global);
+    }
+    /* Only boxes that move must end on bytes: a shard may end inside its last one. */
+    shard.bytes = fy_ceil_div((shard.flat_end - shard.flat_begin) * tensor->dtype.element_bits, 8);
+    w->tensor   = tensor;
+    return visitor(context, &shard);
+}
+
+ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side side, uint32_t rank,
+                                     ferry_shard_visitor visitor, void *context, ferry_error *error)
+{
+    if (plan == NULL || visitor == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_plan_visit_shards needs a plan and a visitor");
+    }
+    if (side != FERRY_SIDE_SOURCE && side != FERRY_SIDE_DESTINATION) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%d is no side of a plan", (int)side);
+    }
+    if (rank >= plan->problem.n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", rank,
+                       plan->problem.n_ranks);
+    }
+    walk         w      = {.plan = plan, .side = side, .rank = rank};
+    ferry_status status = list_tensors(&w, error);
+    for (size_t i = 0; i < w.n_tensors && status == FERRY_OK; i++) {
+        status = visit_tensor(&w, w.tensors[i], visitor, context, error);
+    }
+    walk_cleanup(&w);
+    return status;
+}
+
+/* Of a shard inside its visit. */
+static const axis *axis_of(const ferry_shard *shard, uint32_t dim)
+{
+    bool valid = shard != NULL && shard->internal != NULL && dim < shard->n_dims;
+    return valid ? &((const walk *)shard->internal)->axes[dim] : NULL;
+}
+
+size_t ferry_shard_piece_count(const ferry_shard *shard, uint32_t dim)
+{
+    const axis *a = axis_of(shard, dim);
+    return a == NULL ? 0 : a->n_stretches;
+}
+
+ferry_status ferry_shard_piece_at(const ferry_shard *shard, uint32_t dim, size_t index,
+                                  uint64_t *local_out, uint64_t *global_out, uint64_t *length_out,
+                                  ferry_error *error)
+{
+    const axis *a = axis_of(shard, dim);
+    if (a == NULL || local_out == NULL || global_out == NULL || length_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_shard_piece_at needs a shard, a dimension of it and three places");
+    }
+    if (index >= a->n_stretches) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "dimension %u of \"%s\" has %zu pieces, no number %zu", dim, shard->tensor,
+                       a->n_stretches, index);
+    }
+    *local_out  = a->stretches[index].local;
+    *global_out = a->stretches[index].global;
+    *length_out = a->stretches[index].length;
+    return FERRY_OK;
+}
+
+size_t ferry_shard_origin_count(const ferry_shard *shard)
+{
+    const walk *w = shard == NULL ? NULL : shard->internal;
+    if (w == NULL || w->side == FERRY_SIDE_SOURCE) {
+        return 0;
+    }
+    return w->tensor->n_feeds == 0 ? 1 : w->tensor->n_feeds;
+}
+
+static void origin_of_itself(const fy_tensor *tensor, ferry_origin *origin)
+{
+    origin->source        = tensor->name;
+    origin->source_n_dims = tensor->n_dims;
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        origin->length[d]        = tensor->shape[d];
+        origin->source_length[d] = tensor->shape[d];
+        origin->source_global[d] = tensor->shape[d];
+    }
+}
+
+/* A feed has the dimensions of the larger side; the other side's leading ones are left out. */
+static void origin_of_feed(const fy_tensor *tensor, const fy_tensor *source, const fy_feed *feed,
+                           ferry_origin *origin)
+{
+    uint32_t pad          = feed->n_dims - tensor->n_dims;
+    uint32_t source_pad   = feed->n_dims - source->n_dims;
+    origin->source        = source->name;
+    origin->source_n_dims = source->n_dims;
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        origin->at[d]     = feed->at[d + pad];
+        origin->length[d] = feed->shape[d + pad];
+    }
+    for (uint32_t d = 0; d < source->n_dims; d++) {
+        origin->begin[d]         = feed->begin[d + source_pad];
+        origin->source_length[d] = feed->shape[d + source_pad];
+        origin->source_global[d] = source->shape[d];
+    }
+}
+
+ferry_status ferry_shard_origin_at(const ferry_shard *shard, size_t index, ferry_origin *origin_out,
+                                   ferry_error *error)
+{
+    if (shard == NULL || origin_out == NULL || index >= ferry_shard_origin_count(shard)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_shard_origin_at needs a destination shard, one of its %zu origins "
+                       "and a place, not number %zu",
+                       ferry_shard_origin_count(shard), index);
+    }
+    const walk      *w      = shard->internal;
+    const fy_tensor *tensor = w->tensor;
+    ferry_origin     origin = {0};
+    if (tensor->n_feeds == 0) {
+        origin_of_itself(tensor, &origin);
+    } else {
+        const fy_feed *feed = &tensor->feeds[index];
+        origin_of_feed(tensor, &w->plan->problem.tensors[feed->tensor], feed, &origin);
+    }
+    return fy_copy_out(&origin, sizeof origin, origin_out, "ferry_origin", error);
+}
