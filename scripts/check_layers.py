@@ -18,7 +18,8 @@ LAYERS = {
     "checkpoint": ["model", "plan"],
     "verify": [],
     "schedule": [],
-    "service": ["layout", "model", "plan", "schedule"],
+    "pack": ["layout"],
+    "service": ["layout", "model", "plan", "schedule", "pack", "world", "transport"],
     "world": [],
     "transport": ["world"],
 }

@@ -23,6 +23,7 @@
 #define FERRY_VERSION_PATCH 0
 #define FERRY_VERSION_TEXT "0.1.0"
 
+#include <ferry/box.h>
 #include <ferry/config.h>
 #include <ferry/dtype.h>
 #include <ferry/export.h>
@@ -31,11 +32,14 @@
 #include <ferry/machine.h>
 #include <ferry/memory.h>
 #include <ferry/metadata.h>
+#include <ferry/pack.h>
 #include <ferry/plan.h>
 #include <ferry/prove.h>
 #include <ferry/reshard.h>
 #include <ferry/schedule.h>
 #include <ferry/scheduler.h>
+#include <ferry/service.h>
+#include <ferry/shard.h>
 #include <ferry/spec.h>
 #include <ferry/status.h>
 #include <ferry/transport.h>

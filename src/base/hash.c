@@ -34,6 +34,49 @@ fy_hash128 fy_hash128_of(const void *bytes, size_t n_bytes)
     return fy_hash128_baseline(bytes, n_bytes);
 }
 
+void fy_hasher_begin(fy_hasher *hasher)
+{
+    switch (fy_cpu_isa()) {
+    case FY_ISA_AVX512:
+        fy_hasher_begin_avx512(hasher);
+        return;
+    case FY_ISA_AVX2:
+        fy_hasher_begin_avx2(hasher);
+        return;
+    case FY_ISA_BASELINE:
+        break;
+    }
+    fy_hasher_begin_baseline(hasher);
+}
+
+void fy_hasher_update(fy_hasher *hasher, const void *bytes, size_t n_bytes)
+{
+    switch (fy_cpu_isa()) {
+    case FY_ISA_AVX512:
+        fy_hasher_update_avx512(hasher, bytes, n_bytes);
+        return;
+    case FY_ISA_AVX2:
+        fy_hasher_update_avx2(hasher, bytes, n_bytes);
+        return;
+    case FY_ISA_BASELINE:
+        break;
+    }
+    fy_hasher_update_baseline(hasher, bytes, n_bytes);
+}
+
+uint64_t fy_hasher_end(const fy_hasher *hasher)
+{
+    switch (fy_cpu_isa()) {
+    case FY_ISA_AVX512:
+        return fy_hasher_end_avx512(hasher);
+    case FY_ISA_AVX2:
+        return fy_hasher_end_avx2(hasher);
+    case FY_ISA_BASELINE:
+        break;
+    }
+    return fy_hasher_end_baseline(hasher);
+}
+
 void fy_hash128_format(fy_hash128 hash, char text[33])
 {
     snprintf(text, 33, "%016llx%016llx", (unsigned long long)hash.high,

@@ -21,6 +21,28 @@ typedef struct fy_hash128 {
 uint64_t   fy_hash64(const void *bytes, size_t n_bytes);
 fy_hash128 fy_hash128_of(const void *bytes, size_t n_bytes);
 
+/*
+ * The 64-bit hash of bytes that come piece by piece: the same as of all at once. Pieces of a few
+ * hundred bytes or less are slow.
+ */
+typedef struct fy_hasher {
+    _Alignas(64) unsigned char state[640];
+} fy_hasher;
+
+void     fy_hasher_begin(fy_hasher *hasher);
+void     fy_hasher_update(fy_hasher *hasher, const void *bytes, size_t n_bytes);
+uint64_t fy_hasher_end(const fy_hasher *hasher);
+
+/*
+ * For who adds up the stripes of 64 bytes himself: the numbers of a hasher that has just begun and
+ * the secret; and how to go on once n_stripes were added, more than 240 bytes, when at least one
+ * more byte will come. Sums are scrambled behind every whole block of 16 stripes.
+ */
+void fy_hasher_numbers(const fy_hasher *hasher, uint64_t numbers_out[8],
+                       const unsigned char **secret_out);
+void fy_hasher_resume(fy_hasher *hasher, const uint64_t numbers[8], uint64_t n_stripes,
+                      const void *last_stripe);
+
 /* Mixes two 64-bit numbers into one: for keys that are a few numbers. Not for digests. */
 static inline uint64_t fy_hash_mix(uint64_t a, uint64_t b)
 {

@@ -31,6 +31,11 @@ void ferry_log_configure(ferry_log_level level, ferry_log_sink sink, void *conte
     pthread_mutex_unlock(&lock);
 }
 
+void fy_log_set_level(ferry_log_level level)
+{
+    atomic_store(&current_level, (int)level);
+}
+
 void ferry_log_set_rank(int64_t rank)
 {
     pthread_mutex_lock(&lock);

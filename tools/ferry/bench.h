@@ -14,6 +14,7 @@ typedef struct bench_request {
     bool        join;      /* be one rank of a world that somebody else has started */
     uint32_t    n_ranks;   /* 0: not said */
     const char *transport; /* NULL: the best */
+    uint32_t    n_threads; /* 0: not said */
     uint64_t    least;     /* sizes in bytes; 0: those of each table */
     uint64_t    most;
     double      seconds; /* of each line */
@@ -76,5 +77,6 @@ void bench_report_end(const bench_report *report);
 /* As a rank of a world. An exit status, after a sentence on stderr if it is not EXIT_DONE. */
 int bench_transport(const bench_request *request);
 int bench_copy(const bench_request *request);
+int bench_pack(const bench_request *request);
 
 #endif

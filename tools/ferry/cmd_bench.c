@@ -18,6 +18,7 @@ static const char help[] =
     "\n"
     "  transport           puts, gets, signals and barriers between ranks on this machine\n"
     "  copy                the rate of copying in memory, the limit of all engines here\n"
+    "  pack                copies between shapes and types, next to one of contiguous memory\n"
     "\n"
     "Options:\n"
     "  --json              print ferry.bench/1 for machines\n"
@@ -36,6 +37,10 @@ static const char help[] =
     "                      launcher has started. With RANK and WORLD_SIZE in the environment,\n"
     "                      as under ferry launch, this is so by itself\n"
     "\n"
+    "Of pack:\n"
+    "  --threads N         how many threads share each copy; default 1\n"
+    "  --sizes RANGE       A:B: lengths of rows in bytes, powers of two up to 64K\n"
+    "\n"
     "What is printed:\n"
     "  Ranks are bound to a core each, in turn, unless they are bound already.\n"
     "  A time is of one way: half of there and back. GB are 10^9 bytes. A rate is of windows of\n"
@@ -45,6 +50,9 @@ static const char help[] =
     "  stay in the caches can be faster. All but one sample in a hundred are faster than the\n"
     "  \"slowest 1%\". Where a number of samples is small, the time of a line is too short for "
     "it.\n"
+    "  Of pack, rates count what is read, of casts half of what is read and written; \"of a "
+    "copy\"\n"
+    "  compares them with copies of contiguous memory by as many threads, made in turn with them.\n"
     "\n"
     "Exit status:\n"
     "  0 done, 1 the work failed (a sentence on stderr), 2 wrong usage\n"
@@ -53,9 +61,10 @@ static const char help[] =
     "  ferry bench transport\n"
     "  ferry bench transport --ranks 16 --transport shm --sizes 4K:4M --json\n"
     "  ferry launch -n 2 -- ferry bench transport --transport ucx\n"
-    "  ferry bench copy --seconds 2\n";
+    "  ferry bench copy --seconds 2\n"
+    "  ferry bench pack --threads 2 --sizes 512:64K\n";
 
-enum { OPT_JSON = 256, OPT_SECONDS, OPT_RANKS, OPT_TRANSPORT, OPT_SIZES, OPT_JOIN };
+enum { OPT_JSON = 256, OPT_SECONDS, OPT_RANKS, OPT_TRANSPORT, OPT_SIZES, OPT_JOIN, OPT_THREADS };
 
 static const struct option long_options[] = {{"json", no_argument, NULL, OPT_JSON},
                                              {"seconds", required_argument, NULL, OPT_SECONDS},
@@ -63,6 +72,7 @@ static const struct option long_options[] = {{"json", no_argument, NULL, OPT_JSO
                                              {"transport", required_argument, NULL, OPT_TRANSPORT},
                                              {"sizes", required_argument, NULL, OPT_SIZES},
                                              {"join", no_argument, NULL, OPT_JOIN},
+                                             {"threads", required_argument, NULL, OPT_THREADS},
                                              {NULL, 0, NULL, 0}};
 
 int bench_copy(const bench_request *request)
@@ -88,10 +98,14 @@ static const struct benchmark {
     const char *name;
     const char *summary;
     bool        has_ranks;
+    bool        has_sizes;
+    bool        has_threads;
     int (*run)(const bench_request *request);
 } benchmarks[] = {
-    {"transport", "puts, gets, signals and barriers between ranks", true, bench_transport},
-    {"copy", "the rate of copying in memory", false, bench_copy},
+    {"transport", "puts, gets, signals and barriers between ranks", true, true, false,
+     bench_transport},
+    {"copy", "the rate of copying in memory", false, false, false, bench_copy},
+    {"pack", "copies between shapes and types", false, true, true, bench_pack},
 };
 enum { N_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
 
@@ -133,6 +147,18 @@ static int parse_ranks(const char *text, bench_request *r)
     return EXIT_DONE;
 }
 
+static int parse_threads(const char *text, bench_request *r)
+{
+    char *end;
+    errno               = 0;
+    unsigned long value = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < 1 || value > 4096) {
+        return fail_usage("bench", "--threads takes a number from 1 to 4096, not \"%s\"", text);
+    }
+    r->n_threads = (uint32_t)value;
+    return EXIT_DONE;
+}
+
 static int parse_seconds(const char *text, bench_request *r)
 {
     char *end;
@@ -160,6 +186,8 @@ static int apply_option(int option, bench_request *r)
         return EXIT_DONE;
     case OPT_SIZES:
         return parse_sizes(optarg, r);
+    case OPT_THREADS:
+        return parse_threads(optarg, r);
     case OPT_JOIN:
         r->join = true;
         return EXIT_DONE;
@@ -193,10 +221,15 @@ static int parse_options(int argc, char **argv, bench_request *r)
 
 static int check_together(const bench_request *r, const struct benchmark *benchmark)
 {
-    if (!benchmark->has_ranks &&
-        (r->n_ranks != 0 || r->transport != NULL || r->least != 0 || r->join)) {
-        return fail_usage("bench", "--ranks, --transport, --sizes and --join do not go with %s",
+    if (!benchmark->has_ranks && (r->n_ranks != 0 || r->transport != NULL || r->join)) {
+        return fail_usage("bench", "--ranks, --transport and --join do not go with %s",
                           benchmark->name);
+    }
+    if (!benchmark->has_sizes && r->least != 0) {
+        return fail_usage("bench", "--sizes does not go with %s", benchmark->name);
+    }
+    if (!benchmark->has_threads && r->n_threads != 0) {
+        return fail_usage("bench", "--threads does not go with %s", benchmark->name);
     }
     if (r->join && r->n_ranks != 0) {
         return fail_usage("bench", "--ranks does not go with a world that is there already "

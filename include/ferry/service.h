@@ -1,0 +1,376 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_SERVICE_H
+#define FERRY_SERVICE_H
+
+#include <ferry/box.h>
+#include <ferry/export.h>
+#include <ferry/log.h>
+#include <ferry/memory.h>
+#include <ferry/plan.h>
+#include <ferry/status.h>
+#include <ferry/transport.h>
+#include <ferry/world.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+FERRY_BEGIN_DECLS
+
+/*
+ * The copy service: ranks register what they send and what they receive, or bind a plan; a schedule
+ * is made once and run as often as wanted.
+ *
+ *     ferry_service_create(world, NULL, &service, &error);
+ *     ferry_service_init(service, FERRY_LOG_INFO, &error);
+ *     ferry_service_register_send(service, 7, &weights, 0, n_bytes, 1, &error);     on rank 0
+ *     ferry_service_register_receive(service, 7, &weights, 0, n_bytes, 0, &error);  on rank 1
+ *     ferry_service_schedule(service, &error);
+ *     ferry_service_run(service, &error);
+ *
+ * Collective calls are init, schedule, rebind, run and start, recover and finalize: every rank
+ * makes them, in the same order. They succeed on all ranks or fail on all, with the same sentence;
+ * only a lost rank can leave others with OK.
+ *
+ * A service is used by one thread at a time; ferry_request_test from any. While a run is under way
+ * nothing else may be called on the service or its world. The service holds a reference to its
+ * world and its transport.
+ */
+typedef struct ferry_service ferry_service;
+
+/* What is checked beside the transport's own word. */
+typedef enum ferry_checksum {
+    FERRY_CHECKSUM_NONE = 0,
+    /* What passes through a transport is hashed by its sender as it is packed, and again by its
+     * receiver as it is unpacked. Copies from tensor to tensor have no way on which to be lost. */
+    FERRY_CHECKSUM_PATH = 1,
+    /* Every segment is hashed as it leaves the source, and read again in its destination. */
+    FERRY_CHECKSUM_END = 2
+} ferry_checksum;
+
+/* What becomes of destinations while a run writes them. */
+typedef enum ferry_commit {
+    /* They are written where they are: torn while a run is under way. */
+    FERRY_COMMIT_IN_PLACE = 0,
+    /* A run writes to the back buffer of each; success makes it the front. See
+     * ferry_tensors_add_pair.
+     */
+    FERRY_COMMIT_SWAP = 1
+} ferry_commit;
+
+/* How bytes get from a source to a destination. As an option: the best one that is allowed. */
+enum {
+    FERRY_PATH_LOCAL  = 1 << 0, /* a copy within a rank */
+    FERRY_PATH_MAPPED = 1 << 1, /* the peer's memory is mapped here: a copy from tensor to tensor */
+    FERRY_PATH_ATTACH = 1 << 2, /* cross-memory attach: the kernel copies from tensor to tensor */
+    FERRY_PATH_REMOTE = 1 << 3, /* puts into the destination, which is registered */
+    FERRY_PATH_STAGED = 1 << 4, /* through slots: packed, put, unpacked; always possible */
+    FERRY_PATH_ALL    = (1 << 5) - 1
+};
+
+#define FERRY_MEMORY_CAP ((uint64_t)64 << 20)
+
+/* Zero and NULL mean the default. Options are the same on all ranks but for transport. */
+typedef struct ferry_service_options {
+    size_t           struct_size;
+    ferry_transport *transport;  /* default: one that the service opens in init */
+    const char      *engines;    /* for that one: see ferry_transport_open */
+    uint64_t         memory_cap; /* the most staging memory of a rank; FERRY_MEMORY_CAP */
+    uint64_t         slot_bytes; /* the most bytes of a batch; default FERRY_SLOT_BYTES, or less
+                                    where the cap asks for it */
+    uint32_t max_tasks;          /* the most segments of a batch; FERRY_MAX_TASKS */
+    uint32_t n_threads;          /* that copy, on this rank; default: a fair share of the cores */
+    uint32_t checksum;           /* a ferry_checksum */
+    uint32_t commit;             /* a ferry_commit */
+    uint32_t paths;     /* FERRY_PATH_ flags that may be used; STAGED and LOCAL always may */
+    bool     no_relays; /* of a bound plan: nothing is passed on by receivers */
+    bool     trace;     /* keep the times of batches for ferry_service_span_at */
+} ferry_service_options;
+
+#define FERRY_SERVICE_OPTIONS_INIT                                                                 \
+    {                                                                                              \
+        sizeof(ferry_service_options), NULL, NULL, 0, 0, 0, 0, FERRY_CHECKSUM_NONE,                \
+            FERRY_COMMIT_IN_PLACE, 0, false, false                                                 \
+    }
+
+/* Local; nothing is opened yet. options may be NULL. */
+FERRY_API ferry_status ferry_service_create(ferry_world                 *world,
+                                            const ferry_service_options *options,
+                                            ferry_service **service_out, ferry_error *error);
+
+/* Collective: opens the transport, and sets the library's log level. Once. */
+FERRY_API ferry_status ferry_service_init(ferry_service *service, ferry_log_level log_level,
+                                          ferry_error *error);
+
+FERRY_API uint32_t         ferry_service_my_pe(const ferry_service *service);
+FERRY_API uint32_t         ferry_service_n_pes(const ferry_service *service);
+FERRY_API int32_t          ferry_service_device(const ferry_service *service); /* -1: the host */
+FERRY_API bool             ferry_service_initialized(const ferry_service *service);
+FERRY_API ferry_transport *ferry_service_transport(const ferry_service *service); /* borrowed */
+
+/*
+ * Bytes [pos, pos + size) of a buffer, to or from a PE, which may be this one. Task ids are unique
+ * per (source, destination): a second registration of one is FERRY_ERR_INVALID_INPUT, and so is a
+ * size of zero. The memory must stay until the service is finalized or cleared.
+ */
+FERRY_API ferry_status ferry_service_register_send(ferry_service *service, uint64_t task_id,
+                                                   const ferry_buffer *src, uint64_t src_pos,
+                                                   uint64_t size, uint32_t dest_pe,
+                                                   ferry_error *error);
+FERRY_API ferry_status ferry_service_register_receive(ferry_service *service, uint64_t task_id,
+                                                      const ferry_buffer *dest, uint64_t dest_pos,
+                                                      uint64_t size, uint32_t src_pe,
+                                                      ferry_error *error);
+
+/* The bytes travel in row-major order; both boxes of a task have as many, in whatever shape. */
+FERRY_API ferry_status ferry_service_register_send_box(ferry_service *service, uint64_t task_id,
+                                                       const ferry_box *src, uint32_t dest_pe,
+                                                       ferry_error *error);
+FERRY_API ferry_status ferry_service_register_receive_box(ferry_service *service, uint64_t task_id,
+                                                          const ferry_box *dest, uint32_t src_pe,
+                                                          ferry_error *error);
+
+/* The tensors of one side on this rank, by name: whole local shards, row-major. */
+typedef struct ferry_tensors ferry_tensors;
+
+FERRY_API ferry_status ferry_tensors_create(ferry_tensors **tensors_out, ferry_error *error);
+/* The name is copied; a second one of a name is refused. */
+FERRY_API ferry_status ferry_tensors_add(ferry_tensors *tensors, const char *name,
+                                         const ferry_buffer *buffer, ferry_error *error);
+/* For FERRY_COMMIT_SWAP: front holds the current version, and the next run writes to back. */
+FERRY_API ferry_status ferry_tensors_add_pair(ferry_tensors *tensors, const char *name,
+                                              const ferry_buffer *front, const ferry_buffer *back,
+                                              ferry_error *error);
+FERRY_API void         ferry_tensors_destroy(ferry_tensors *tensors);
+
+/*
+ * Registers what this rank sends and receives of a plan, in place of anything registered before.
+ * Ranks of the plan are ranks of the first world: a shrunk world binds the same plan, or one made
+ * without the lost ranks. A tensor of the plan that is missing, or has another length than the
+ * plan's shard, is FERRY_ERR_INVALID_INPUT; tensors that the plan does not know are ignored. Either
+ * list may be NULL. The service keeps what it needs of the lists.
+ */
+FERRY_API ferry_status ferry_service_bind(ferry_service *service, const ferry_plan *plan,
+                                          const ferry_tensors *sources,
+                                          const ferry_tensors *destinations, ferry_error *error);
+
+/*
+ * Collective. Compares what all ranks registered (FERRY_ERR_INVALID_INPUT names task, ranks and
+ * sizes of what does not match, and two writers to one byte), segments, packs and schedules, and
+ * allocates and registers what runs need. Once per set of registrations.
+ */
+FERRY_API ferry_status ferry_service_schedule(ferry_service *service, ferry_error *error);
+
+/*
+ * Collective: other addresses for tensors of a bound plan, named as they were, after schedule.
+ * Nothing is planned again. Tensors that are not named stay.
+ */
+FERRY_API ferry_status ferry_service_rebind(ferry_service *service, const ferry_tensors *sources,
+                                            const ferry_tensors *destinations, ferry_error *error);
+
+/*
+ * Collective: one run, from begin to end; sources may change again and destinations are complete
+ * when it returns FERRY_OK. It is a version, numbered from 1 on. After an error the destinations'
+ * states say what holds; a service whose world lives can run again.
+ */
+FERRY_API ferry_status ferry_service_run(ferry_service *service, ferry_error *error);
+
+/* A run under way. */
+typedef struct ferry_request ferry_request;
+
+/* What a callback is told; bytes of this rank: what it sends and what it receives. */
+typedef struct ferry_progress {
+    size_t   struct_size;
+    uint64_t bytes_done;
+    uint64_t bytes_total;
+    double   seconds;
+} ferry_progress;
+
+/*
+ * Called now and then within test, wait and run, on the caller's thread; false cancels the run on
+ * all ranks. NULL takes it away.
+ */
+typedef bool (*ferry_progress_fn)(void *context, const ferry_progress *progress);
+FERRY_API void ferry_service_set_progress(ferry_service *service, ferry_progress_fn progress,
+                                          void *context);
+
+/*
+ * Begins a run and returns. The bytes move within test and wait (and whenever peers write here);
+ * queue is NULL in this version. One run at a time.
+ */
+FERRY_API ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
+                                           ferry_request **request_out, ferry_error *error);
+/* Works for a moment without waiting. *done_out: the run has ended, and its outcome is returned. */
+FERRY_API ferry_status ferry_request_test(ferry_request *request, bool *done_out,
+                                          ferry_error *error);
+/* Works until the run has ended, and returns its outcome; again and again the same. */
+FERRY_API ferry_status ferry_request_wait(ferry_request *request, ferry_error *error);
+/* Ends the run with FERRY_ERR_ABORTED on all ranks; test or wait then say so. */
+FERRY_API void ferry_request_cancel(ferry_request *request);
+/* Waits for the end if need be. NULL is allowed. */
+FERRY_API void ferry_request_destroy(ferry_request *request);
+
+/* Forgets registrations and schedule; local. Staging memory is kept for the next schedule. */
+FERRY_API ferry_status ferry_service_clear_requests(ferry_service *service, ferry_error *error);
+
+/* Collective where the world lives: frees everything; only destroy may follow. */
+FERRY_API ferry_status ferry_service_finalize(ferry_service *service, ferry_error *error);
+/* Finalizes first if that was not done. NULL is allowed. */
+FERRY_API void ferry_service_destroy(ferry_service *service);
+
+/*
+ * Versions
+ */
+
+typedef enum ferry_tensor_state {
+    FERRY_TENSOR_UNTOUCHED = 0, /* no run has written to it */
+    FERRY_TENSOR_TORN      = 1, /* a run began to write it and did not end well */
+    FERRY_TENSOR_VALID     = 2  /* every byte is that of one version */
+} ferry_tensor_state;
+
+/* A destination of this rank: a tensor of a bound plan, or all registered receives of one buffer
+ * (by its base). */
+typedef struct ferry_destination {
+    size_t       struct_size;
+    const char  *name;    /* "" where none was given; lives until clear */
+    uint32_t     state;   /* a ferry_tensor_state */
+    uint64_t     version; /* of a valid one; of a torn one that of the run that tore it */
+    uint64_t     bytes;   /* that a run writes */
+    uint64_t     missing; /* of the last run, when it failed */
+    ferry_buffer buffer;  /* where the valid version is: swapped by FERRY_COMMIT_SWAP */
+} ferry_destination;
+
+#define FERRY_DESTINATION_INIT                                                                     \
+    {                                                                                              \
+        sizeof(ferry_destination), NULL, 0, 0, 0, 0,                                               \
+        {                                                                                          \
+            NULL, 0, FERRY_MEMORY_HOST, 0, NULL                                                    \
+        }                                                                                          \
+    }
+
+FERRY_API uint64_t     ferry_service_destination_count(const ferry_service *service);
+FERRY_API ferry_status ferry_service_destination_at(const ferry_service *service, uint64_t index,
+                                                    ferry_destination *destination_out,
+                                                    ferry_error       *error);
+
+/* The newest version that this rank knows to be whole on all ranks; 0: none. */
+FERRY_API uint64_t ferry_service_version(const ferry_service *service);
+
+/*
+ * After a loss: collective over survivors, a world shrunk from the service's. Which is the newest
+ * version that every survivor has whole (0: none)? Where one of them had learned of a success and
+ * another of the loss, both now call the version valid, or neither does.
+ */
+FERRY_API ferry_status ferry_service_recover(ferry_service *service, ferry_world *survivors,
+                                             uint64_t *version_out, ferry_error *error);
+
+/*
+ * What the last run, which failed, has brought to this rank's destinations: by tensor, so that it
+ * holds for any plan that writes the same bytes. A service that is given it (after bind, before
+ * schedule; the destinations hold the same memory) moves only what is missing in its runs.
+ */
+typedef struct ferry_ledger ferry_ledger;
+
+FERRY_API ferry_status ferry_service_take_ledger(const ferry_service *service,
+                                                 ferry_ledger **ledger_out, ferry_error *error);
+FERRY_API uint64_t     ferry_ledger_bytes(const ferry_ledger *ledger); /* that are in place */
+FERRY_API ferry_status ferry_service_resume(ferry_service *service, const ferry_ledger *ledger,
+                                            ferry_error *error);
+FERRY_API void         ferry_ledger_destroy(ferry_ledger *ledger);
+
+/*
+ * Statistics of this rank
+ */
+
+typedef struct ferry_service_statistics {
+    size_t   struct_size;
+    uint64_t n_runs;          /* that ended well */
+    uint64_t n_schedules;     /* plannings: these three stand still from the second run on */
+    uint64_t n_allocations;   /* of memory, by the service itself */
+    uint64_t n_registrations; /* of memory with the transport */
+    uint64_t staging_bytes;   /* slots and what belongs to them: never above the cap */
+    /* Of the last run. Bytes that this rank sent, by path; received are those of its peers. */
+    uint64_t bytes_local;
+    uint64_t bytes_mapped;
+    uint64_t bytes_attach;
+    uint64_t bytes_remote;
+    uint64_t bytes_staged;
+    uint64_t bytes_relayed; /* thereof what this rank passed on */
+    uint64_t bytes_received;
+    uint64_t n_batches_sent;
+    uint64_t n_batches_received;
+    double   seconds;      /* from start to the common outcome */
+    double   seconds_pack; /* copying: into slots, or straight into destinations */
+    double   seconds_wire; /* in the transport's calls */
+    double   seconds_unpack;
+    double   seconds_check; /* reading destinations again */
+    double   seconds_wait;
+} ferry_service_statistics;
+
+#define FERRY_SERVICE_STATISTICS_INIT                                                              \
+    {                                                                                              \
+        sizeof(ferry_service_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+            0                                                                                      \
+    }
+
+FERRY_API ferry_status ferry_service_get_statistics(const ferry_service      *service,
+                                                    ferry_service_statistics *statistics_out,
+                                                    ferry_error              *error);
+
+/* A rank that this one sends to or receives from, in order of ranks. */
+typedef struct ferry_service_peer {
+    size_t      struct_size;
+    uint32_t    peer;
+    uint32_t    paths;  /* FERRY_PATH_ flags that bytes to it take */
+    const char *engine; /* of the transport; "" for this rank itself */
+    uint64_t    bytes_out;
+    uint64_t    bytes_in;
+} ferry_service_peer;
+
+#define FERRY_SERVICE_PEER_INIT                                                                    \
+    {                                                                                              \
+        sizeof(ferry_service_peer), 0, 0, NULL, 0, 0                                               \
+    }
+
+FERRY_API uint32_t     ferry_service_peer_count(const ferry_service *service);
+FERRY_API ferry_status ferry_service_peer_at(const ferry_service *service, uint32_t index,
+                                             ferry_service_peer *peer_out, ferry_error *error);
+
+/* "mapped", "staged", ...: one flag's word. */
+FERRY_API const char *ferry_path_name(uint32_t path);
+
+/*
+ * The batches of this rank's last run, where the option asked for it, in order of time. Times are
+ * seconds from the run's start on this rank.
+ */
+typedef enum ferry_span_kind {
+    FERRY_SPAN_PACK   = 0,
+    FERRY_SPAN_WIRE   = 1,
+    FERRY_SPAN_UNPACK = 2,
+    FERRY_SPAN_COPY   = 3, /* from tensor to tensor */
+    FERRY_SPAN_CHECK  = 4,
+    FERRY_SPAN_WAIT   = 5
+} ferry_span_kind;
+
+typedef struct ferry_span {
+    size_t   struct_size;
+    uint32_t kind; /* a ferry_span_kind */
+    uint32_t peer;
+    uint64_t batch; /* this rank's number of it */
+    uint64_t bytes;
+    double   begin;
+    double   end;
+} ferry_span;
+
+#define FERRY_SPAN_INIT                                                                            \
+    {                                                                                              \
+        sizeof(ferry_span), 0, 0, 0, 0, 0, 0                                                       \
+    }
+
+FERRY_API uint64_t     ferry_service_span_count(const ferry_service *service);
+FERRY_API ferry_status ferry_service_span_at(const ferry_service *service, uint64_t index,
+                                             ferry_span *span_out, ferry_error *error);
+
+FERRY_END_DECLS
+
+#endif

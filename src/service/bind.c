@@ -1,0 +1,374 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a plan to ends. The shards of this rank say how its tensors lie in memory; its moves are
+ * boxes of them. Element x of a box lies at rowmajor(x) - flat_begin of the shard, in elements, so
+ * areas are worked out in elements and become bytes last: a row of half bytes may end inside one.
+ */
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/hash.h"
+#include "plan/shards.h"
+#include "service/registry.h"
+
+#include <ferry/shard.h>
+
+#include <string.h>
+
+/* One tensor of one side, as this rank holds it. */
+typedef struct local_tensor {
+    size_t   index; /* into the caller's list */
+    uint32_t held;  /* FY_NONE: not yet, or without bytes */
+    uint32_t n_dims;
+    uint64_t shape[FERRY_MAX_DIMS];
+    uint64_t flat_begin;
+    uint64_t bytes;
+} local_tensor;
+
+typedef struct local_side {
+    const ferry_tensors *tensors;
+    bool                 is_destination;
+    local_tensor        *items;
+    size_t               n, capacity;
+    fy_index             index;     /* by name */
+    const char          *last_name; /* of the last look-up, and what it found */
+    local_tensor        *last;
+} local_side;
+
+typedef struct binding {
+    fy_registry      *registry;
+    const ferry_plan *plan;
+    bool              wants_pairs;
+    uint32_t          me;      /* in the plan */
+    uint32_t         *members; /* ascending: number r is rank r of the world */
+    uint32_t          n_members;
+    local_side        sides[2]; /* by ferry_side */
+    ferry_error      *error;
+} binding;
+
+static void binding_cleanup(binding *b)
+{
+    for (int side = 0; side < 2; side++) {
+        fy_free(b->sides[side].items);
+        fy_index_cleanup(&b->sides[side].index);
+    }
+    fy_free(b->members);
+}
+
+/* The name is kept by the caller's list: it is looked up there too. */
+static local_tensor *find_tensor(local_side *side, const char *name)
+{
+    if (name == side->last_name) {
+        return side->last;
+    }
+    fy_index_cursor c = fy_index_first(&side->index, fy_hash64(name, strlen(name)));
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&side->index, &c)) {
+        local_tensor *tensor = &side->items[c.value];
+        if (tensor->index != SIZE_MAX &&
+            strcmp(fy_tensors_name(side->tensors, tensor->index), name) == 0) {
+            side->last_name = name;
+            side->last      = tensor;
+            return tensor;
+        }
+    }
+    return NULL;
+}
+
+static const char *side_word(const local_side *side)
+{
+    return side->is_destination ? "destination" : "source";
+}
+
+/* Whether the caller gave what the plan's shard needs. */
+static ferry_status check_given(const binding *b, const local_side *side, const ferry_shard *shard,
+                                size_t index)
+{
+    const char        *word  = side_word(side);
+    unsigned long long bytes = shard->bytes;
+    if (index == SIZE_MAX) {
+        return fy_fail(b->error, FERRY_ERR_INVALID_INPUT,
+                       "%s: rank %u of the plan has %llu bytes of it as a %s, but the list of %ss "
+                       "has no tensor of this name",
+                       shard->tensor, b->me, bytes, word, word);
+    }
+    const ferry_buffer *front = fy_tensors_front(side->tensors, index);
+    if (front->bytes != shard->bytes) {
+        return fy_fail(b->error, FERRY_ERR_INVALID_INPUT,
+                       "%s: rank %u of the plan has %llu bytes of it as a %s, but the buffer has "
+                       "%llu",
+                       shard->tensor, b->me, bytes, word, (unsigned long long)front->bytes);
+    }
+    const ferry_buffer *back = fy_tensors_back(side->tensors, index);
+    if (b->wants_pairs && side->is_destination && (back == NULL || back->bytes != front->bytes)) {
+        return fy_fail(b->error, FERRY_ERR_INVALID_INPUT,
+                       "%s: its destination at rank %u of the plan has a front of %llu bytes and a "
+                       "back of %llu; runs that swap need pairs (ferry_tensors_add_pair)",
+                       shard->tensor, b->me, bytes,
+                       (unsigned long long)(back == NULL ? 0 : back->bytes));
+    }
+    return FERRY_OK;
+}
+
+/* Sources are held when something is sent of them: a replica may have no part in the plan. */
+static ferry_status hold(binding *b, const local_side *side, local_tensor *tensor)
+{
+    size_t       name;
+    ferry_status status = fy_registry_name(
+        b->registry, fy_tensors_name(side->tensors, tensor->index), &name, b->error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    const ferry_buffer *back = b->wants_pairs && side->is_destination
+                                   ? fy_tensors_back(side->tensors, tensor->index)
+                                   : NULL;
+    return fy_registry_hold_tensor(b->registry, fy_tensors_front(side->tensors, tensor->index),
+                                   back, name, side->is_destination, &tensor->held, b->error);
+}
+
+static ferry_status take_shard(binding *b, local_side *side, const ferry_shard *shard)
+{
+    if (shard->bytes == 0) {
+        return FERRY_OK; /* no move has a box in it, and there need not be a buffer */
+    }
+    size_t       index  = fy_tensors_find(side->tensors, shard->tensor);
+    ferry_status status = check_given(b, side, shard, index);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    local_tensor tensor = {.index      = index,
+                           .held       = FY_NONE,
+                           .n_dims     = shard->n_dims,
+                           .flat_begin = shard->is_flat ? shard->flat_begin : 0,
+                           .bytes      = shard->bytes};
+    memcpy(tensor.shape, shard->local, shard->n_dims * sizeof *tensor.shape);
+    if (!fy_reserve((void **)&side->items, &side->capacity, side->n + 1, sizeof *side->items) ||
+        !fy_index_insert(&side->index, fy_hash64(shard->tensor, strlen(shard->tensor)),
+                         (uint32_t)side->n)) {
+        return fy_fail_no_memory(b->error, "the tensors of a plan");
+    }
+    side->items[side->n++] = tensor;
+    return side->is_destination ? hold(b, side, &side->items[side->n - 1]) : FERRY_OK;
+}
+
+static ferry_status visit_source(void *context, const ferry_shard *shard)
+{
+    binding *b = context;
+    return take_shard(b, &b->sides[FERRY_SIDE_SOURCE], shard);
+}
+
+static ferry_status visit_destination(void *context, const ferry_shard *shard)
+{
+    binding *b = context;
+    return take_shard(b, &b->sides[FERRY_SIDE_DESTINATION], shard);
+}
+
+/* A box in elements of the memory: rows of run elements, as long as they can be. */
+typedef struct element_box {
+    uint64_t first;
+    uint64_t run;
+    uint32_t n_dims; /* beside the run; of lengths above 1 */
+    uint64_t length[FERRY_MAX_DIMS];
+    uint64_t stride[FERRY_MAX_DIMS];
+} element_box;
+
+/* False where the box is not within the shard. */
+static bool lay_out(const local_tensor *tensor, const uint64_t *begin, const uint64_t *length,
+                    element_box *box)
+{
+    uint64_t stride = 1, first = 0, skipped, end;
+    uint32_t at = FERRY_MAX_DIMS; /* dimensions fill the arrays from the end */
+    *box        = (element_box){.run = 1};
+    for (uint32_t d = tensor->n_dims; d-- > 0;) {
+        if (!fy_add(begin[d], length[d], &end) || end > tensor->shape[d] ||
+            !fy_mul(begin[d], stride, &skipped) || !fy_add(first, skipped, &first)) {
+            return false;
+        }
+        if (length[d] != 1) {
+            if (at == FERRY_MAX_DIMS && stride == box->run) {
+                box->run *= length[d];
+            } else {
+                at--;
+                box->length[at] = length[d];
+                box->stride[at] = stride;
+            }
+        }
+        if (!fy_mul(stride, tensor->shape[d], &stride)) {
+            return false;
+        }
+    }
+    box->n_dims = FERRY_MAX_DIMS - at;
+    memmove(box->length, box->length + at, box->n_dims * sizeof *box->length);
+    memmove(box->stride, box->stride + at, box->n_dims * sizeof *box->stride);
+    box->first = first - tensor->flat_begin;
+    return first >= tensor->flat_begin;
+}
+
+/* Elements to bytes; false where that many elements are no whole bytes. */
+static bool to_bytes(uint64_t elements, uint32_t bits, uint64_t *bytes_out)
+{
+    uint64_t n_bits;
+    if (bits % 8 == 0) {
+        return fy_mul(elements, bits / 8, bytes_out);
+    }
+    if (!fy_mul(elements, bits, &n_bits) || n_bits % 8 != 0) {
+        return false;
+    }
+    *bytes_out = n_bits / 8;
+    return true;
+}
+
+static bool box_to_bytes(element_box *box, uint32_t bits)
+{
+    bool whole = to_bytes(box->first, bits, &box->first) && to_bytes(box->run, bits, &box->run);
+    for (uint32_t d = 0; d < box->n_dims && whole; d++) {
+        whole = to_bytes(box->stride[d], bits, &box->stride[d]);
+    }
+    return whole;
+}
+
+static ferry_status fail_move(const binding *b, const ferry_move *move, const char *why)
+{
+    return fy_fail(b->error, FERRY_ERR_INVALID_PLAN, "%s: task %llu from rank %u to rank %u %s",
+                   move->tensor, (unsigned long long)move->task_id, move->from, move->to, why);
+}
+
+/* The area of a move's box in a tensor of this rank. */
+static ferry_status find_area(const binding *b, const ferry_move *move, const local_tensor *tensor,
+                              bool is_send, fy_area *area_out)
+{
+    uint32_t    n_dims = is_send ? move->src_n_dims : move->n_dims;
+    element_box box;
+    if (n_dims != tensor->n_dims || !lay_out(tensor, is_send ? move->src_begin : move->dst_begin,
+                                             is_send ? move->src_length : move->length, &box)) {
+        return fail_move(b, move, "has a box outside the shard");
+    }
+    if (!box_to_bytes(&box, move->dtype.element_bits)) {
+        return fail_move(b, move, "has rows that do not begin and end on bytes");
+    }
+    fy_area      area;
+    ferry_status status =
+        fy_area_make(box.first, box.run, box.n_dims, box.length, box.stride, &area, b->error);
+    if (status == FERRY_OK && area.bytes != move->bytes) {
+        return fail_move(b, move, "has a box of another size than the move");
+    }
+    if (status == FERRY_OK) {
+        *area_out = area;
+    }
+    return status;
+}
+
+/* A rank of the plan in the world. */
+static ferry_status find_member(const binding *b, uint32_t member, uint32_t *rank_out)
+{
+    uint32_t low = 0, high = b->n_members;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (b->members[middle] < member) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low == b->n_members || b->members[low] != member) {
+        return fy_fail(b->error, FERRY_ERR_INVALID_INPUT,
+                       "rank %u is gone: plan again without it (lost_ranks)", member);
+    }
+    *rank_out = low;
+    return FERRY_OK;
+}
+
+static ferry_status add_end(binding *b, const ferry_move *move, bool is_send)
+{
+    local_side   *side   = &b->sides[is_send ? FERRY_SIDE_SOURCE : FERRY_SIDE_DESTINATION];
+    const char   *name   = is_send && move->source != NULL ? move->source : move->tensor;
+    local_tensor *tensor = find_tensor(side, name);
+    if (tensor == NULL) {
+        return fail_move(b, move, "has a box in a tensor that this rank does not have");
+    }
+    uint32_t     peer   = 0;
+    fy_area      area   = {0};
+    ferry_status status = find_member(b, is_send ? move->to : move->from, &peer);
+    if (status == FERRY_OK) {
+        status = find_area(b, move, tensor, is_send, &area);
+    }
+    if (status == FERRY_OK && tensor->held == FY_NONE) {
+        status = hold(b, side, tensor);
+    }
+    uint32_t bits = move->dtype.element_bits;
+    return status == FERRY_OK
+               ? fy_registry_add_area(b->registry, is_send, move->task_id, peer, tensor->held,
+                                      bits % 8 == 0 ? bits / 8 : 1, &area, b->error)
+               : status;
+}
+
+static ferry_status visit_move(void *context, const ferry_move *move)
+{
+    binding     *b      = context;
+    ferry_status status = FERRY_OK;
+    if (move->bytes == 0) {
+        return FERRY_OK;
+    }
+    if (move->from == b->me) {
+        status = add_end(b, move, true);
+    }
+    if (status == FERRY_OK && move->to == b->me) {
+        status = add_end(b, move, false);
+    }
+    return status;
+}
+
+static ferry_status list_members(binding *b, const ferry_world *world)
+{
+    b->n_members = ferry_world_n_ranks(world);
+    b->members   = fy_alloc(b->n_members, sizeof *b->members);
+    if (b->members == NULL) {
+        return fy_fail_no_memory(b->error, "the members of a world");
+    }
+    for (uint32_t r = 0; r < b->n_members; r++) {
+        b->members[r] = ferry_world_member(world, r);
+    }
+    uint32_t n_plan = ferry_plan_world_size(b->plan);
+    if (ferry_world_epoch(world) == 0 && n_plan > b->n_members) {
+        return fy_fail(b->error, FERRY_ERR_INVALID_INPUT,
+                       "the plan is for %u ranks, but the world has %u", n_plan, b->n_members);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status visit(binding *b)
+{
+    ferry_status status;
+    if (b->me >= ferry_plan_world_size(b->plan)) {
+        return FERRY_OK; /* a rank that the plan does not know */
+    }
+    status = ferry_plan_visit_shards(b->plan, FERRY_SIDE_SOURCE, b->me, visit_source, b, b->error);
+    if (status == FERRY_OK) {
+        status = ferry_plan_visit_shards(b->plan, FERRY_SIDE_DESTINATION, b->me, visit_destination,
+                                         b, b->error);
+    }
+    if (status == FERRY_OK) {
+        status = ferry_plan_visit(b->plan, b->me, visit_move, b, NULL, b->error);
+    }
+    return status;
+}
+
+ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferry_plan *plan,
+                     const ferry_tensors *sources, const ferry_tensors *destinations,
+                     bool wants_pairs, ferry_error *error)
+{
+    binding b = {.registry = registry, .plan = plan, .wants_pairs = wants_pairs, .error = error};
+    b.me      = ferry_world_member(world, ferry_world_rank(world));
+    b.sides[FERRY_SIDE_SOURCE].tensors             = sources;
+    b.sides[FERRY_SIDE_DESTINATION].tensors        = destinations;
+    b.sides[FERRY_SIDE_DESTINATION].is_destination = true;
+    ferry_status status                            = list_members(&b, world);
+    if (status == FERRY_OK) {
+        status = visit(&b);
+    }
+    if (status == FERRY_OK) {
+        registry->plan = fy_plan_retain(plan);
+    } else {
+        fy_registry_cleanup(registry);
+    }
+    binding_cleanup(&b);
+    return status;
+}

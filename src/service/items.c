@@ -1,0 +1,172 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* What is sent, cut into items. */
+#include "service/exec.h"
+
+#include "base/alloc.h"
+
+/*
+ * Bytes that go straight to their place are reported so many at a time: few enough that a loss
+ * costs little and progress shows, many enough that the report costs nothing.
+ */
+enum { DIRECT_BYTES = 4 << 20, REMOTE_WINDOW = 4, MOST_PARCELS = 8 };
+
+static const uint32_t paths_in_turn[] = {FERRY_PATH_MAPPED, FERRY_PATH_ATTACH, FERRY_PATH_REMOTE,
+                                         FERRY_PATH_STAGED};
+enum { N_PATHS = sizeof paths_in_turn / sizeof paths_in_turn[0] };
+
+static uint64_t most_bytes(const ferry_service *service, const fy_channel *channel, uint32_t path)
+{
+    uint64_t slot = service->options.slot_bytes;
+    return path == FERRY_PATH_STAGED ? channel->out_payload
+                                     : (slot < DIRECT_BYTES ? slot : (uint64_t)DIRECT_BYTES);
+}
+
+/* To the lane's last item where that goes the same way and has room, else to new ones. */
+static ferry_status cut(const ferry_service *service, fy_lane *lane, const fy_part_of *part,
+                        uint32_t path, uint64_t limit, uint64_t order, ferry_error *error)
+{
+    uint64_t first = part->first;
+    uint64_t left  = part->bytes;
+    while (left > 0) {
+        fy_item *item = lane->n_items == 0 ? NULL : &lane->items[lane->n_items - 1];
+        if (item == NULL || item->path != path || item->order != order || item->bytes >= limit ||
+            item->n_parts >= service->options.max_tasks) {
+            ferry_status status = fy_lane_item(lane, path, order, &item, error);
+            if (status != FERRY_OK) {
+                return status;
+            }
+        }
+        uint64_t     room   = limit - item->bytes;
+        uint64_t     bytes  = left < room ? left : room;
+        ferry_status status = fy_lane_part(lane, part->end, part->place, first, bytes, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        first += bytes;
+        left -= bytes;
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_items_cut(ferry_service *service, fy_channel *channel, uint32_t end, uint32_t place,
+                          uint64_t first, uint64_t bytes, uint64_t order, ferry_error *error)
+{
+    uint32_t path  = channel->places[place].path;
+    uint64_t limit = most_bytes(service, channel, path);
+    if (limit == 0) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "a memory cap of %llu bytes leaves rank %u no slot for what rank %u sends "
+                       "to it: each rank that sends to it takes at least %u bytes of half the cap",
+                       (unsigned long long)service->options.memory_cap, channel->peer,
+                       service->world->rank, 2u * FY_SLOT_HEAD_BYTES);
+    }
+    fy_part_of part = {.end = end, .place = place, .first = first, .bytes = bytes};
+    return cut(service, &channel->out, &part, path, limit, order, error);
+}
+
+/* Channel by channel, path by path, so that items of a path are full. */
+ferry_status fy_items_make(ferry_service *service, ferry_error *error)
+{
+    fy_exec *exec = service->exec;
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        fy_channel *channel = &exec->channels[c];
+        for (uint32_t p = 0; p < N_PATHS; p++) {
+            for (uint32_t i = 0; i < channel->n_sends; i++) {
+                const fy_place *place = &channel->places[i];
+                for (uint32_t r = 0; place->path == paths_in_turn[p] && r < place->n_ranges; r++) {
+                    const fy_range *range = &channel->ranges[place->first_range + r];
+                    ferry_status status = fy_items_cut(service, channel, channel->first_send + i, i,
+                                                       range->first, range->bytes, 0, error);
+                    if (status != FERRY_OK) {
+                        return status;
+                    }
+                }
+            }
+        }
+        /* In turn with those of other channels, each rank beginning behind itself. */
+        uint32_t n    = exec->n_channels;
+        uint32_t turn = 0;
+        while (turn < n && exec->channels[turn].peer < service->world->rank) {
+            turn++;
+        }
+        for (size_t i = 0; i < channel->out.n_items; i++) {
+            channel->out.items[i].order = i * n + (c + n - turn) % n;
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_items_local(ferry_service *service, ferry_error *error)
+{
+    fy_exec           *exec     = service->exec;
+    const fy_registry *registry = &service->registry;
+    uint64_t           slot     = service->options.slot_bytes;
+    uint64_t           limit    = slot < DIRECT_BYTES ? slot : (uint64_t)DIRECT_BYTES;
+    for (size_t i = exec->local_receives; i < registry->receives.n; i++) {
+        const fy_end *end = &registry->receives.items[i];
+        if (end->peer != service->world->rank) {
+            break;
+        }
+        uint32_t  send  = exec->local_sends + (uint32_t)(i - exec->local_receives);
+        fy_range  all   = {.first = 0, .bytes = end->bytes};
+        fy_range *wants = exec->wants_of == NULL ? &all : exec->wants + exec->wants_of[i];
+        uint32_t  n     = exec->wants_of == NULL ? 1 : exec->wants_of[i + 1] - exec->wants_of[i];
+        for (uint32_t w = 0; w < n; w++) {
+            fy_part_of   part = {.end   = send,
+                                 .place = (uint32_t)i,
+                                 .first = wants[w].first,
+                                 .bytes = wants[w].bytes};
+            ferry_status status =
+                cut(service, &exec->local, &part, FERRY_PATH_LOCAL, limit, 0, error);
+            if (status != FERRY_OK) {
+                return status;
+            }
+        }
+    }
+    return FERRY_OK;
+}
+
+/*
+ * The last items of a path, of which so many may be under way: item number k of the path waits
+ * until number k - n has been dealt with.
+ */
+typedef struct window {
+    uint32_t n;
+    uint32_t k;
+    uint32_t recent[MOST_PARCELS];
+} window;
+
+static uint32_t window_enter(window *w, uint32_t index)
+{
+    uint32_t needs         = w->k < w->n ? 0 : w->recent[w->k % w->n] + 1;
+    w->recent[w->k % w->n] = index;
+    w->k++;
+    return needs;
+}
+
+ferry_status fy_items_finish(ferry_service *service, ferry_error *error)
+{
+    fy_exec *exec = service->exec;
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        fy_channel *channel = &exec->channels[c];
+        window      staged  = {.n = channel->out_slots};
+        window      remote  = {.n = REMOTE_WINDOW};
+        for (uint32_t i = 0; i < channel->out.n_items; i++) {
+            fy_item *item = &channel->out.items[i];
+            if (item->path == FERRY_PATH_STAGED) {
+                item->slot       = staged.k % staged.n;
+                item->consumed   = window_enter(&staged, i);
+                channel->answers = i + 1;
+            } else if (item->path == FERRY_PATH_REMOTE) {
+                item->consumed   = window_enter(&remote, i);
+                channel->answers = i + 1;
+            }
+        }
+        exec->out_bytes += channel->out.bytes;
+    }
+    exec->local_bytes = exec->local.bytes;
+    exec->here        = fy_alloc(FY_MOST_VECTORS, sizeof *exec->here);
+    exec->there       = fy_alloc(FY_MOST_VECTORS, sizeof *exec->there);
+    return exec->here == NULL || exec->there == NULL ? fy_fail_no_memory(error, "a schedule")
+                                                     : FERRY_OK;
+}

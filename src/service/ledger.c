@@ -1,0 +1,320 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a failed run left undone, in terms that outlive its plan: which bytes of which tensor's
+ * memory are missing. A later schedule asks only for those parts of its tasks that lie there.
+ */
+#include "service/ledger.h"
+
+#include "base/alloc.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* [begin, end) of a tensor's memory. */
+typedef struct gap {
+    uint64_t begin;
+    uint64_t end;
+} gap;
+
+typedef struct entry {
+    size_t    name;  /* into names */
+    uintptr_t base;  /* for destinations without a name */
+    uint64_t  bytes; /* that runs write */
+    uint64_t  missing;
+    gap      *gaps; /* sorted, apart */
+    size_t    n_gaps, capacity;
+} entry;
+
+struct ferry_ledger {
+    _Atomic uint32_t references;
+    uint64_t         version;
+    entry           *entries;
+    size_t           n_entries;
+    char            *names;
+};
+
+ferry_ledger *fy_ledger_retain(const ferry_ledger *ledger)
+{
+    ferry_ledger *shared = (ferry_ledger *)(uintptr_t)ledger; /* counting is no change of it */
+    atomic_fetch_add(&shared->references, 1);
+    return shared;
+}
+
+void ferry_ledger_destroy(ferry_ledger *ledger)
+{
+    if (ledger == NULL || atomic_fetch_sub(&ledger->references, 1) != 1) {
+        return;
+    }
+    for (size_t i = 0; i < ledger->n_entries; i++) {
+        fy_free(ledger->entries[i].gaps);
+    }
+    fy_free(ledger->entries);
+    fy_free(ledger->names);
+    fy_free(ledger);
+}
+
+uint64_t ferry_ledger_bytes(const ferry_ledger *ledger)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; ledger != NULL && i < ledger->n_entries; i++) {
+        bytes += ledger->entries[i].bytes - ledger->entries[i].missing;
+    }
+    return bytes;
+}
+
+uint64_t fy_ledger_version(const ferry_ledger *ledger)
+{
+    return ledger->version;
+}
+
+/*
+ * Writing
+ */
+
+/* The runs of a part that did not come. */
+static ferry_status add_part(const ferry_service *service, ferry_ledger *ledger, uint32_t receive,
+                             uint64_t first, uint64_t bytes, ferry_error *error)
+{
+    const fy_registry *registry = &service->registry;
+    const fy_end      *end      = &registry->receives.items[receive];
+    entry             *its      = &ledger->entries[registry->held[end->held].destination];
+    fy_area            area     = fy_end_area(registry, end);
+    fy_area_walk       walk     = fy_area_walk_of(&area, first, bytes);
+    uint64_t           at, n;
+    while (fy_area_next(&walk, &at, &n)) {
+        gap *last = its->n_gaps == 0 ? NULL : &its->gaps[its->n_gaps - 1];
+        if (last != NULL && last->end == at) {
+            last->end += n;
+            continue;
+        }
+        if (!fy_reserve((void **)&its->gaps, &its->capacity, its->n_gaps + 1, sizeof *its->gaps)) {
+            return fy_fail_no_memory(error, "a ledger");
+        }
+        its->gaps[its->n_gaps++] = (gap){.begin = at, .end = at + n};
+    }
+    its->missing += bytes;
+    return FERRY_OK;
+}
+
+static ferry_status add_lane(const ferry_service *service, ferry_ledger *ledger,
+                             const fy_lane *lane, size_t from_item, bool is_local,
+                             ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (size_t i = from_item; i < lane->n_items; i++) {
+        const fy_item *item = &lane->items[i];
+        for (uint32_t p = 0; status == FERRY_OK && p < item->n_parts; p++) {
+            const fy_part_of *part = &lane->parts[item->first_part + p];
+            status = add_part(service, ledger, is_local ? part->place : part->end, part->first,
+                              part->bytes, error);
+        }
+    }
+    return status;
+}
+
+static int compare_gaps(const void *a, const void *b)
+{
+    const gap *x = a;
+    const gap *y = b;
+    return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+static void tidy(entry *its)
+{
+    if (its->n_gaps == 0) {
+        return;
+    }
+    qsort(its->gaps, its->n_gaps, sizeof *its->gaps, compare_gaps);
+    size_t kept = 1;
+    for (size_t i = 1; i < its->n_gaps; i++) {
+        gap *last = &its->gaps[kept - 1];
+        if (its->gaps[i].begin <= last->end) {
+            last->end = its->gaps[i].end > last->end ? its->gaps[i].end : last->end;
+        } else {
+            its->gaps[kept++] = its->gaps[i];
+        }
+    }
+    its->n_gaps = kept;
+}
+
+static ferry_status make_ledger(const ferry_service *service, ferry_ledger **ledger_out,
+                                ferry_error *error)
+{
+    const fy_registry *registry = &service->registry;
+    ferry_ledger      *ledger   = fy_alloc_zeroed(1, sizeof *ledger);
+    if (ledger == NULL) {
+        return fy_fail_no_memory(error, "a ledger");
+    }
+    atomic_init(&ledger->references, 1);
+    ledger->version = service->n_begun;
+    ledger->entries = fy_alloc_zeroed(registry->n_targets + 1, sizeof *ledger->entries);
+    ledger->names   = fy_alloc_zeroed(registry->names_used + 1, 1);
+    if (ledger->entries == NULL || ledger->names == NULL) {
+        ferry_ledger_destroy(ledger);
+        return fy_fail_no_memory(error, "a ledger");
+    }
+    if (registry->names_used > 0) {
+        memcpy(ledger->names, registry->names, registry->names_used);
+    }
+    ledger->n_entries = registry->n_targets;
+    for (size_t i = 0; i < registry->n_targets; i++) {
+        const fy_target *target = &registry->targets[i];
+        ledger->entries[i]      = (entry){.name  = target->name,
+                                          .base  = (uintptr_t)registry->held[target->held].front.base,
+                                          .bytes = target->bytes};
+    }
+    *ledger_out = ledger;
+    return FERRY_OK;
+}
+
+ferry_status ferry_service_take_ledger(const ferry_service *service, ferry_ledger **ledger_out,
+                                       ferry_error *error)
+{
+    if (service == NULL || ledger_out == NULL || service->request != NULL ||
+        service->exec == NULL || service->n_begun == 0) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_take_ledger needs a service whose last run has ended, and a "
+                       "place for the ledger");
+    }
+    ferry_ledger *ledger = NULL;
+    ferry_status  status = make_ledger(service, &ledger, error);
+    bool          failed = service->version != service->n_begun;
+    if (status == FERRY_OK && failed) {
+        const fy_exec *exec = service->exec;
+        status              = add_lane(service, ledger, &exec->local, exec->n_local, true, error);
+        for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
+            const fy_channel *channel = &exec->channels[c];
+            status = add_lane(service, ledger, &channel->in, channel->n_dealt, false, error);
+        }
+    }
+    if (status != FERRY_OK) {
+        ferry_ledger_destroy(ledger);
+        return status;
+    }
+    for (size_t i = 0; i < ledger->n_entries; i++) {
+        tidy(&ledger->entries[i]);
+    }
+    *ledger_out = ledger;
+    return FERRY_OK;
+}
+
+/*
+ * Reading
+ */
+
+ferry_status ferry_service_resume(ferry_service *service, const ferry_ledger *ledger,
+                                  ferry_error *error)
+{
+    if (!ferry_service_initialized(service) || ledger == NULL || service->registry.scheduled) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_resume needs an initialized service before "
+                       "ferry_service_schedule, and a ledger");
+    }
+    ferry_ledger_destroy(service->ledger);
+    service->ledger = fy_ledger_retain(ledger);
+    if (service->n_begun < ledger->version) {
+        service->n_begun = ledger->version - 1;
+    }
+    return FERRY_OK;
+}
+
+static const entry *find_entry(const ferry_ledger *ledger, const char *name, uintptr_t base,
+                               uint64_t bytes)
+{
+    for (size_t i = 0; i < ledger->n_entries; i++) {
+        const entry *its  = &ledger->entries[i];
+        const char  *text = ledger->names + its->name;
+        bool fits = *name != '\0' ? strcmp(text, name) == 0 : *text == '\0' && its->base == base;
+        if (fits) {
+            return its->bytes == bytes ? its : NULL; /* other bytes: nothing of it counts */
+        }
+    }
+    return NULL;
+}
+
+static ferry_status add_want(fy_exec *exec, size_t *n_wants, size_t *capacity, size_t first_of_end,
+                             fy_range range, ferry_error *error)
+{
+    fy_range *last = *n_wants == first_of_end ? NULL : &exec->wants[*n_wants - 1];
+    if (last != NULL && last->first + last->bytes == range.first) {
+        last->bytes += range.bytes;
+        return FERRY_OK;
+    }
+    if (!fy_reserve((void **)&exec->wants, capacity, *n_wants + 1, sizeof *exec->wants)) {
+        return fy_fail_no_memory(error, "a ledger");
+    }
+    exec->wants[(*n_wants)++] = range;
+    return FERRY_OK;
+}
+
+/* The first gap that ends behind at. */
+static size_t seek(const entry *its, uint64_t at)
+{
+    size_t begin = 0;
+    size_t end   = its->n_gaps;
+    while (begin < end) {
+        size_t middle = begin + (end - begin) / 2;
+        if (its->gaps[middle].end <= at) {
+            begin = middle + 1;
+        } else {
+            end = middle;
+        }
+    }
+    return begin;
+}
+
+static ferry_status want_missing(fy_exec *exec, const entry *its, const fy_area *area,
+                                 size_t *n_wants, size_t *capacity, ferry_error *error)
+{
+    size_t       first_of_end = *n_wants;
+    fy_area_walk walk         = fy_area_walk_of(area, 0, area->bytes);
+    uint64_t     at, n, position = 0;
+    while (fy_area_next(&walk, &at, &n)) {
+        for (size_t g = seek(its, at); g < its->n_gaps && its->gaps[g].begin < at + n; g++) {
+            uint64_t     begin  = its->gaps[g].begin > at ? its->gaps[g].begin : at;
+            uint64_t     end    = its->gaps[g].end < at + n ? its->gaps[g].end : at + n;
+            fy_range     range  = {.first = position + (begin - at), .bytes = end - begin};
+            ferry_status status = add_want(exec, n_wants, capacity, first_of_end, range, error);
+            if (status != FERRY_OK) {
+                return status;
+            }
+        }
+        position += n;
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error)
+{
+    const fy_registry *registry = &service->registry;
+    fy_exec           *exec     = service->exec;
+    size_t             n_wants = 0, capacity = 0;
+    exec->wants_of = fy_alloc(registry->receives.n + 1, sizeof *exec->wants_of);
+    if (exec->wants_of == NULL) {
+        return fy_fail_no_memory(error, "a ledger");
+    }
+    const entry **entries = fy_alloc(registry->n_targets + 1, sizeof(const entry *));
+    if (entries == NULL) {
+        return fy_fail_no_memory(error, "a ledger");
+    }
+    for (size_t t = 0; t < registry->n_targets; t++) {
+        const fy_target *target = &registry->targets[t];
+        entries[t]              = find_entry(service->ledger,
+                                registry->names == NULL ? "" : registry->names + target->name,
+                                             (uintptr_t)registry->held[target->held].front.base, target->bytes);
+    }
+    ferry_status status = FERRY_OK;
+    for (size_t i = 0; status == FERRY_OK && i < registry->receives.n; i++) {
+        const fy_end *end  = &registry->receives.items[i];
+        const entry  *its  = entries[registry->held[end->held].destination];
+        fy_area       area = fy_end_area(registry, end);
+        exec->wants_of[i]  = (uint32_t)n_wants;
+        status = its != NULL ? want_missing(exec, its, &area, &n_wants, &capacity, error)
+                             : add_want(exec, &n_wants, &capacity, n_wants,
+                                        (fy_range){.first = 0, .bytes = end->bytes}, error);
+    }
+    exec->wants_of[registry->receives.n] = (uint32_t)n_wants;
+    fy_free(entries);
+    return status;
+}

@@ -1,0 +1,268 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * In which order items go where a network lies between ranks: by the rounds of a schedule. That of
+ * a whole plan knows relays; what was registered without one is scheduled from workloads.
+ */
+#include "service/exec.h"
+
+#include "base/alloc.h"
+#include "transport/agree.h"
+
+#include <ferry/scheduler.h>
+
+#include <string.h>
+
+static int all_gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
+                      const size_t **lengths_out)
+{
+    return (int)ferry_world_all_gather_v(context, bytes, n_bytes, all_out, lengths_out, NULL);
+}
+
+ferry_exchange fy_exchange_of(ferry_world *world)
+{
+    ferry_exchange exchange = FERRY_EXCHANGE_INIT;
+    exchange.context        = world;
+    exchange.rank           = world->rank;
+    exchange.n_ranks        = world->n_ranks;
+    exchange.all_gather     = all_gather;
+    return exchange;
+}
+
+ferry_status fy_order_plan(ferry_service *service, ferry_error *error)
+{
+    ferry_exchange         exchange = fy_exchange_of(service->world);
+    ferry_schedule_options options  = FERRY_SCHEDULE_OPTIONS_INIT;
+    options.slot_bytes              = service->options.slot_bytes;
+    options.max_tasks               = service->options.max_tasks;
+    options.no_relays               = service->options.no_relays;
+    return ferry_build_plan_schedule(service->registry.plan, &options, &exchange,
+                                     &service->exec->rounds, error);
+}
+
+/* The send of a pair by its id, or FY_NONE: they are sorted. */
+static uint32_t find_send(const ferry_service *service, const fy_channel *channel, uint64_t task_id)
+{
+    const fy_end *sends = service->registry.sends.items + channel->first_send;
+    uint32_t      first = 0;
+    uint32_t      end   = channel->n_sends;
+    while (first < end) {
+        uint32_t middle = first + (end - first) / 2;
+        if (sends[middle].task_id < task_id) {
+            first = middle + 1;
+        } else {
+            end = middle;
+        }
+    }
+    return first < channel->n_sends && sends[first].task_id == task_id ? first : FY_NONE;
+}
+
+static uint32_t find_relayed(const fy_channel *channel, uint64_t task_id)
+{
+    for (uint32_t i = 0; i < channel->n_relayed_sends; i++) {
+        if (channel->relayed_sends[i] == task_id) {
+            return channel->n_sends + i;
+        }
+    }
+    return FY_NONE;
+}
+
+/* A segment of a plan's batch, where its path is the one that is cut now. */
+static ferry_status cut_segment(ferry_service *service, fy_channel *channel,
+                                const ferry_segment *segment, uint32_t path, uint64_t order,
+                                ferry_error *error)
+{
+    uint32_t place = segment->is_relayed ? find_relayed(channel, segment->task_id)
+                                         : find_send(service, channel, segment->task_id);
+    uint32_t end   = segment->is_relayed ? fy_receive_of_task(service, segment->relay_task_id)
+                                         : channel->first_send + place;
+    if (place == FY_NONE || end == FY_NONE) {
+        return fy_fail(error, FERRY_ERR_EXCHANGE,
+                       "the schedule sends task %llu from rank %u to rank %u, which did not "
+                       "register it",
+                       (unsigned long long)segment->task_id, service->world->rank, channel->peer);
+    }
+    if (channel->places[place].path != path) {
+        return FERRY_OK;
+    }
+    end |= segment->is_relayed ? FY_RELAYED : 0;
+    return fy_items_cut(service, channel, end, place, segment->first_byte, segment->bytes, order,
+                        error);
+}
+
+static ferry_status cut_batch(ferry_service *service, uint64_t number, uint64_t order,
+                              ferry_error *error)
+{
+    const ferry_schedule *rounds  = service->exec->rounds;
+    ferry_batch           batch   = FERRY_BATCH_INIT;
+    ferry_segment         segment = FERRY_SEGMENT_INIT;
+    ferry_status          status  = ferry_schedule_batch_at(rounds, number, &batch, error);
+    fy_channel *channel = status == FERRY_OK ? fy_channel_of(service->exec, batch.to) : NULL;
+    for (uint32_t path = 1; status == FERRY_OK && path < FERRY_PATH_ALL; path <<= 1) {
+        for (uint32_t s = 0; status == FERRY_OK && s < batch.n_segments; s++) {
+            status = ferry_schedule_segment_at(rounds, batch.first_segment + s, &segment, error);
+            if (status == FERRY_OK) {
+                status = cut_segment(service, channel, &segment, path, order, error);
+            }
+        }
+    }
+    return status;
+}
+
+static ferry_status cut_plan(ferry_service *service, ferry_error *error)
+{
+    const ferry_schedule *rounds = service->exec->rounds;
+    uint32_t              self   = service->world->rank;
+    uint32_t              n      = ferry_schedule_send_count(rounds, self);
+    ferry_status          status = FERRY_OK;
+    for (uint32_t i = 0; status == FERRY_OK && i < n; i++) {
+        uint64_t number = 0;
+        status          = ferry_schedule_send_at(rounds, self, i, &number, error);
+        if (status == FERRY_OK) {
+            status = cut_batch(service, number, i, error);
+        }
+    }
+    return status;
+}
+
+/*
+ * What was registered
+ */
+
+static uint64_t wanted_bytes(const fy_channel *channel, uint32_t place)
+{
+    uint64_t bytes = 0;
+    for (uint32_t r = 0; r < channel->places[place].n_ranges; r++) {
+        bytes += channel->ranges[channel->places[place].first_range + r].bytes;
+    }
+    return bytes;
+}
+
+static ferry_status add_workloads(const ferry_service *service, ferry_workloads *workloads,
+                                  ferry_error *error)
+{
+    const fy_exec *exec = service->exec;
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        const fy_channel *channel = &exec->channels[c];
+        for (uint32_t i = 0; i < channel->n_sends; i++) {
+            const fy_end *end     = &service->registry.sends.items[channel->first_send + i];
+            uint64_t      bytes   = wanted_bytes(channel, i);
+            uint64_t      element = end->element_bytes;
+            if (bytes == 0) {
+                continue;
+            }
+            if (element > service->options.slot_bytes || bytes % element != 0) {
+                element = 1;
+            }
+            ferry_status status = ferry_workloads_add_task(workloads, end->task_id, channel->peer,
+                                                           bytes, element, error);
+            if (status != FERRY_OK) {
+                return status;
+            }
+        }
+    }
+    return ferry_workloads_pack(workloads, service->options.slot_bytes, service->options.max_tasks,
+                                error);
+}
+
+/* Bytes of what is wanted of a task, one range behind the other. */
+static ferry_status cut_stream(ferry_service *service, fy_channel *channel, uint32_t place,
+                               uint64_t first, uint64_t bytes, uint64_t order, ferry_error *error)
+{
+    const fy_place *its = &channel->places[place];
+    for (uint32_t r = 0; bytes > 0 && r < its->n_ranges; r++) {
+        fy_range range = channel->ranges[its->first_range + r];
+        if (first >= range.bytes) {
+            first -= range.bytes;
+            continue;
+        }
+        uint64_t     n      = range.bytes - first < bytes ? range.bytes - first : bytes;
+        ferry_status status = fy_items_cut(service, channel, channel->first_send + place, place,
+                                           range.first + first, n, order, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        first = 0;
+        bytes -= n;
+    }
+    return FERRY_OK;
+}
+
+static ferry_status cut_group(ferry_service *service, const ferry_workload_group *group,
+                              uint64_t order, ferry_error *error)
+{
+    fy_channel  *channel = fy_channel_of(service->exec, ferry_workload_group_destination(group));
+    ferry_status status  = FERRY_OK;
+    for (uint32_t path = 1; status == FERRY_OK && path < FERRY_PATH_ALL; path <<= 1) {
+        for (uint32_t i = 0; status == FERRY_OK && i < ferry_workload_group_task_count(group);
+             i++) {
+            ferry_segment_id id;
+            uint64_t         first, bytes;
+            status         = ferry_workload_group_task_at(group, i, &id, &first, &bytes, error);
+            uint32_t place = status == FERRY_OK ? find_send(service, channel, id.task_id) : FY_NONE;
+            if (place != FY_NONE && channel->places[place].path == path) {
+                status = cut_stream(service, channel, place, first, bytes, order, error);
+            }
+        }
+    }
+    return status;
+}
+
+static ferry_status cut_iterations(ferry_service *service, const ferry_workloads *workloads,
+                                   const ferry_local_schedule *schedule, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (uint32_t it = 0; it < ferry_local_schedule_iteration_count(schedule); it++) {
+        for (uint32_t i = 0; i < ferry_local_schedule_count(schedule, it); i++) {
+            ferry_scheduled_batch       batch = FERRY_SCHEDULED_BATCH_INIT;
+            const ferry_workload_group *group = NULL;
+            status = ferry_local_schedule_at(schedule, it, i, &batch, error);
+            if (status != FERRY_OK) {
+                return status;
+            }
+            if (batch.source != service->world->rank) {
+                continue;
+            }
+            status = ferry_workloads_group_at(workloads, batch.destination, batch.batch_index,
+                                              &group, error);
+            if (status == FERRY_OK) {
+                status = cut_group(service, group, it, error);
+            }
+            if (status != FERRY_OK) {
+                return status;
+            }
+        }
+    }
+    return status;
+}
+
+static ferry_status schedule_workloads(ferry_service *service, ferry_error *error)
+{
+    ferry_world          *world     = service->world;
+    ferry_workloads      *workloads = NULL;
+    ferry_local_schedule *schedule  = NULL;
+    ferry_summaries      *summaries = NULL;
+    ferry_exchange        exchange  = fy_exchange_of(world);
+    ferry_error           why       = {.message = ""};
+    ferry_status status = ferry_workloads_create(world->rank, world->n_ranks, &workloads, &why);
+    if (status == FERRY_OK) {
+        status = add_workloads(service, workloads, &why);
+    }
+    status = fy_agree(world, status, &why);
+    if (status == FERRY_OK) {
+        status = ferry_build_schedule(workloads, world->rank, world->n_ranks, NULL, &exchange,
+                                      &schedule, &summaries, &why);
+    }
+    if (status == FERRY_OK) {
+        status = cut_iterations(service, workloads, schedule, &why);
+    }
+    ferry_local_schedule_destroy(schedule);
+    ferry_summaries_destroy(summaries);
+    ferry_workloads_destroy(workloads);
+    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
+}
+
+ferry_status fy_order_sends(ferry_service *service, ferry_error *error)
+{
+    return service->exec->rounds != NULL ? cut_plan(service, error)
+                                         : schedule_workloads(service, error);
+}

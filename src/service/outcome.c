@@ -1,0 +1,256 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The common outcome of a run, by letters of the control plane: they arrive though the data plane
+ * fails, and taking them never waits, so that a rank goes on serving its peers meanwhile.
+ */
+#include "service/exec.h"
+
+#include "transport/host.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct vote_head {
+    uint64_t service;
+    uint32_t run;
+    uint32_t n_reasons;
+} vote_head;
+
+static uint32_t parent_of(uint32_t rank)
+{
+    return (rank - 1) / FY_VOTE_ARITY;
+}
+
+static uint32_t children_of(const ferry_world *world)
+{
+    uint64_t first = (uint64_t)world->rank * FY_VOTE_ARITY + 1;
+    if (first >= world->n_ranks) {
+        return 0;
+    }
+    uint64_t left = world->n_ranks - first;
+    return left < FY_VOTE_ARITY ? (uint32_t)left : (uint32_t)FY_VOTE_ARITY;
+}
+
+/* Equal reasons are counted; of too many kinds those of few ranks are left out. */
+static void add_reason(fy_outcome *outcome, const fy_reason *reason)
+{
+    for (uint32_t i = 0; i < outcome->n_reasons; i++) {
+        fy_reason *known = &outcome->reasons[i];
+        if (known->status == reason->status && known->culprit == reason->culprit) {
+            if (reason->rank < known->rank) {
+                known->rank = reason->rank;
+                memcpy(known->text, reason->text, sizeof known->text);
+            }
+            known->count += reason->count;
+            return;
+        }
+    }
+    if (outcome->n_reasons < FY_MOST_REASONS) {
+        outcome->reasons[outcome->n_reasons++] = *reason;
+        return;
+    }
+    fy_reason *least = &outcome->reasons[0];
+    for (uint32_t i = 1; i < outcome->n_reasons; i++) {
+        least = outcome->reasons[i].count < least->count ? &outcome->reasons[i] : least;
+    }
+    if (reason->count > least->count) {
+        *least = *reason;
+    }
+}
+
+void fy_outcome_begin(ferry_service *service)
+{
+    fy_exec *exec = service->exec;
+    if (exec->status == FERRY_OK && !exec->halted) {
+        /* What this rank has put must be where it belongs before anybody calls it a success. */
+        ferry_error  why;
+        ferry_status status = ferry_flush(service->transport, FERRY_ANY_RANK, NULL, &why);
+        if (fy_failed(service->world->failure)) {
+            fy_outcome_of_world(service);
+            return;
+        }
+        if (status != FERRY_OK) {
+            fy_run_fail(service, status, FERRY_ANY_RANK, "%s", why.message);
+        }
+    }
+    if (exec->status != FERRY_OK || exec->halted) {
+        service->is_dirty = true; /* something may be on its way: the next run waits for it */
+        fy_watch_halt(service);
+    }
+    if (exec->halted) {
+        fy_watch_testify(service);
+    }
+    if (exec->status != FERRY_OK) {
+        fy_reason own = {.status  = (uint32_t)exec->status,
+                         .culprit = exec->culprit,
+                         .count   = 1,
+                         .rank    = service->world->rank};
+        memcpy(own.text, exec->why.message, sizeof own.text);
+        add_reason(&exec->outcome, &own);
+    }
+    exec->outcome.voted = true;
+    exec->outcome.phase = FY_PHASE_VOTING;
+}
+
+/* A rank that is silent is named by those that wait for it: the most named one is to blame. */
+static const fy_reason *choose(const fy_outcome *outcome)
+{
+    const fy_reason *best = NULL;
+    for (uint32_t i = 0; i < outcome->n_reasons; i++) {
+        const fy_reason *reason       = &outcome->reasons[i];
+        bool             silence      = reason->status == FERRY_ERR_TIMEOUT;
+        bool             best_silence = best != NULL && best->status == FERRY_ERR_TIMEOUT;
+        if (best == NULL || (best_silence && !silence) ||
+            (best_silence == silence &&
+             (reason->count > best->count ||
+              (reason->count == best->count && reason->rank < best->rank)))) {
+            best = reason;
+        }
+    }
+    return best;
+}
+
+static void finish(ferry_service *service, ferry_status status, const char *sentence)
+{
+    fy_exec    *exec    = service->exec;
+    fy_outcome *outcome = &exec->outcome;
+    outcome->status     = status;
+    outcome->phase      = FY_PHASE_OVER;
+    if (status != FERRY_OK) {
+        snprintf(outcome->error.message, sizeof outcome->error.message, "%s", sentence);
+    }
+    fy_targets_end(service, status == FERRY_OK);
+    fy_statistics_end(service);
+}
+
+bool fy_outcome_of_world(ferry_service *service)
+{
+    ferry_error  why    = {.message = ""};
+    ferry_status status = fy_failure_get(service->world->failure, NULL, &why);
+    fy_transport_withdraw(service->transport);
+    finish(service, status, why.message);
+    return true;
+}
+
+static bool is_mine(const ferry_service *service, const void *bytes, size_t n_bytes,
+                    vote_head *head_out)
+{
+    if (n_bytes < sizeof *head_out) {
+        return false;
+    }
+    memcpy(head_out, bytes, sizeof *head_out);
+    return head_out->service == service->identity && head_out->run == service->exec->run &&
+           head_out->n_reasons <= FY_MOST_REASONS &&
+           n_bytes == sizeof *head_out + head_out->n_reasons * sizeof(fy_reason);
+}
+
+static bool take_vote(ferry_service *service)
+{
+    const void *bytes;
+    size_t      n_bytes;
+    vote_head   head;
+    if (ferry_world_receive(service->world, FERRY_ANY_RANK, FY_TAG_VOTE, 0, &bytes, &n_bytes, NULL,
+                            NULL) != FERRY_OK) {
+        return false;
+    }
+    if (is_mine(service, bytes, n_bytes, &head)) {
+        for (uint32_t i = 0; i < head.n_reasons; i++) {
+            fy_reason reason;
+            memcpy(&reason, (const char *)bytes + sizeof head + i * sizeof reason, sizeof reason);
+            reason.text[sizeof reason.text - 1] = '\0';
+            add_reason(&service->exec->outcome, &reason);
+        }
+        service->exec->outcome.n_children++;
+    }
+    return true;
+}
+
+typedef struct message {
+    vote_head head;
+    fy_reason reasons[FY_MOST_REASONS];
+} message;
+
+_Static_assert(offsetof(message, reasons) == sizeof(vote_head), "letters have no padding");
+
+static size_t compose(const ferry_service *service, const fy_reason *reasons, uint32_t n,
+                      message *out)
+{
+    out->head =
+        (vote_head){.service = service->identity, .run = service->exec->run, .n_reasons = n};
+    for (uint32_t i = 0; i < n; i++) {
+        out->reasons[i] = reasons[i];
+    }
+    return sizeof out->head + n * sizeof out->reasons[0];
+}
+
+/* A letter that cannot be sent is a world that has failed. */
+static void tell_children(ferry_service *service, const message *letter, size_t n_bytes)
+{
+    uint32_t n = children_of(service->world);
+    for (uint32_t i = 0; i < n; i++) {
+        fy_letter(service, service->world->rank * FY_VOTE_ARITY + 1 + i, FY_TAG_VERDICT, letter,
+                  n_bytes);
+    }
+}
+
+static void conclude(ferry_service *service, const fy_reason *reason)
+{
+    if (reason == NULL) {
+        finish(service, FERRY_OK, "");
+        return;
+    }
+    char sentence[FERRY_ERROR_BYTES];
+    snprintf(sentence, sizeof sentence, "%.*s", (int)sizeof sentence - 1, reason->text);
+    finish(service, (ferry_status)reason->status, sentence);
+}
+
+static void give_verdict(ferry_service *service)
+{
+    message          letter;
+    const fy_reason *reason = choose(&service->exec->outcome);
+    size_t           n      = compose(service, reason, reason == NULL ? 0 : 1, &letter);
+    tell_children(service, &letter, n);
+    conclude(service, reason == NULL ? NULL : &letter.reasons[0]);
+}
+
+static bool take_verdict(ferry_service *service)
+{
+    const void *bytes;
+    size_t      n_bytes;
+    message     letter;
+    if (ferry_world_receive(service->world, parent_of(service->world->rank), FY_TAG_VERDICT, 0,
+                            &bytes, &n_bytes, NULL, NULL) != FERRY_OK) {
+        return false;
+    }
+    vote_head head;
+    if (is_mine(service, bytes, n_bytes, &head)) {
+        memcpy(&letter, bytes, n_bytes);
+        tell_children(service, &letter, n_bytes);
+        conclude(service, head.n_reasons == 0 ? NULL : &letter.reasons[0]);
+    }
+    return true;
+}
+
+bool fy_outcome_step(ferry_service *service)
+{
+    fy_outcome *outcome = &service->exec->outcome;
+    if (outcome->n_children < children_of(service->world) && take_vote(service)) {
+        return true;
+    }
+    if (outcome->n_children < children_of(service->world)) {
+        return false;
+    }
+    if (service->world->rank == 0) {
+        give_verdict(service);
+        return true;
+    }
+    if (!outcome->sent) {
+        message letter;
+        size_t  n = compose(service, outcome->reasons, outcome->n_reasons, &letter);
+        fy_letter(service, parent_of(service->world->rank), FY_TAG_VOTE, &letter, n);
+        outcome->sent = true;
+        return true;
+    }
+    return take_verdict(service);
+}

@@ -1,0 +1,562 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whether any byte has two writers, or is written by one task and read by another. Areas are laid
+ * side by side in memory and only those whose hulls meet are compared. Boxes of one tensor are
+ * compared as boxes: their largest common stride makes rows of the memory, areas become intervals
+ * of rows times an area within a row, and what shares rows is compared by those, one dimension
+ * less. Where that does not work, all runs are merged in order of addresses: always right, in
+ * memory for the areas alone, but in the time of the runs.
+ */
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/sort.h"
+#include "service/registry.h"
+
+#include <string.h>
+
+enum {
+    MOST_LEVELS  = 16,     /* of rows within rows */
+    FEW_RUNS     = 8,      /* an area: merging them is not worth avoiding */
+    LEAST_BUDGET = 1 << 20 /* see checker */
+};
+
+/* An area, or a part of one: the dimensions from `dim` on, beginning at `at`. */
+typedef struct piece {
+    uint64_t at;
+    uint64_t extent; /* of its hull; of a piece without dimensions its only run */
+    uint32_t end;    /* into the receives, or the sends for what is read */
+    uint16_t dim;
+    bool     is_read;
+} piece;
+
+/* What rows of a piece: each is `inner`, which is a piece of a row. */
+typedef struct row_piece {
+    piece    inner;
+    uint64_t row;
+    uint64_t n_rows;
+} row_piece;
+
+typedef struct checker {
+    const fy_registry *registry;
+    bool               found;
+    piece              first, second; /* two that share a byte */
+    /* Comparing by rows may not take longer than merging runs would: steps that are left. */
+    uint64_t budget;
+    bool     exhausted;
+} checker;
+
+static const fy_end *end_of(const checker *c, const piece *p)
+{
+    return &(p->is_read ? &c->registry->sends : &c->registry->receives)->items[p->end];
+}
+
+static uint64_t length_of(const checker *c, const fy_end *end, uint32_t dim)
+{
+    return c->registry->dims[end->dims + dim];
+}
+
+static uint64_t stride_of(const checker *c, const fy_end *end, uint32_t dim)
+{
+    return c->registry->dims[end->dims + end->n_dims + dim];
+}
+
+/* Passes over dimensions of length 1, whose strides mean nothing. Whether there is another. */
+static bool has_dims(const checker *c, piece *p)
+{
+    const fy_end *end = end_of(c, p);
+    while (p->dim < end->n_dims && length_of(c, end, p->dim) == 1) {
+        p->dim++;
+    }
+    return p->dim < end->n_dims;
+}
+
+static int compare_pieces(const void *a, const void *b)
+{
+    const piece *x = a, *y = b;
+    if (x->at != y->at) {
+        return x->at < y->at ? -1 : 1;
+    }
+    if (x->extent != y->extent) {
+        return x->extent < y->extent ? -1 : 1;
+    }
+    if (x->is_read != y->is_read) {
+        return x->is_read ? 1 : -1;
+    }
+    return x->end == y->end ? 0 : x->end < y->end ? -1 : 1;
+}
+
+/*
+ * Runs in order of addresses: the ends of the furthest writer and reader so far decide.
+ */
+typedef struct frontier {
+    uint64_t write_end, read_end;
+    piece    writer, reader;
+} frontier;
+
+static void meet(checker *c, frontier *f, const piece *p, uint64_t begin, uint64_t end)
+{
+    bool hits_writer = begin < f->write_end;
+    bool hits_reader = !p->is_read && begin < f->read_end;
+    if (hits_writer || hits_reader) {
+        c->found  = true;
+        c->first  = hits_writer ? f->writer : f->reader;
+        c->second = *p;
+    }
+    if (p->is_read && end > f->read_end) {
+        f->read_end = end;
+        f->reader   = *p;
+    } else if (!p->is_read && end > f->write_end) {
+        f->write_end = end;
+        f->writer    = *p;
+    }
+}
+
+/*
+ * The merge: a heap of pieces by their next run.
+ */
+typedef struct run_walk {
+    const piece *piece;
+    uint64_t     at;
+    uint64_t     run_bytes;
+    uint64_t     index[FERRY_MAX_DIMS];
+} run_walk;
+
+/* To the next run; false behind the last. Runs of an area are in order of addresses. */
+static bool walk_on(const checker *c, run_walk *walk)
+{
+    const fy_end *end = end_of(c, walk->piece);
+    for (uint32_t d = end->n_dims; d-- > walk->piece->dim;) {
+        uint64_t length = length_of(c, end, d), stride = stride_of(c, end, d);
+        if (++walk->index[d] < length) {
+            walk->at += stride;
+            return true;
+        }
+        walk->index[d] = 0;
+        walk->at -= (length - 1) * stride;
+    }
+    return false;
+}
+
+static void sift_down(run_walk **heap, size_t n, size_t i)
+{
+    run_walk *walk = heap[i];
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && heap[child + 1]->at < heap[child]->at) {
+            child++;
+        }
+        if (heap[child]->at >= walk->at) {
+            break;
+        }
+        heap[i] = heap[child];
+    }
+    heap[i] = walk;
+}
+
+static void merge_walks(checker *c, run_walk **heap, size_t n)
+{
+    frontier f = {0};
+    while (n > 0 && !c->found) {
+        run_walk *walk = heap[0];
+        meet(c, &f, walk->piece, walk->at, walk->at + walk->run_bytes);
+        if (!walk_on(c, walk)) {
+            heap[0] = heap[--n];
+        }
+        if (n > 0) {
+            sift_down(heap, n, 0);
+        }
+    }
+}
+
+static ferry_status merge(checker *c, const piece *pieces, size_t n, ferry_error *error)
+{
+    run_walk  *walks = fy_alloc_zeroed(n, sizeof *walks);
+    run_walk **heap  = fy_alloc(n, sizeof(run_walk *));
+    if (walks == NULL || heap == NULL) {
+        fy_free(walks);
+        fy_free(heap);
+        return fy_fail_no_memory(error, "the comparison of areas");
+    }
+    for (size_t i = 0; i < n; i++) {
+        walks[i].piece     = &pieces[i];
+        walks[i].at        = pieces[i].at;
+        walks[i].run_bytes = end_of(c, &pieces[i])->run_bytes;
+        heap[i]            = &walks[i]; /* pieces are sorted, which is a heap */
+    }
+    merge_walks(c, heap, n);
+    fy_free(heap);
+    fy_free(walks);
+    return FERRY_OK;
+}
+
+/*
+ * Rows
+ */
+
+/* The largest stride of the pieces, or 0. */
+static uint64_t find_stride(const checker *c, piece *pieces, size_t n)
+{
+    uint64_t stride = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (has_dims(c, &pieces[i])) {
+            stride = fy_max(stride, stride_of(c, end_of(c, &pieces[i]), pieces[i].dim));
+        }
+    }
+    return stride;
+}
+
+/* What one row of a piece is, where its outermost dimension goes by the stride. */
+static piece inner_of(const checker *c, const piece *p, uint64_t stride, uint64_t *n_rows_out)
+{
+    const fy_end *end   = end_of(c, p);
+    piece         inner = *p;
+    *n_rows_out         = 1;
+    if (p->dim < end->n_dims && stride_of(c, end, p->dim) == stride) {
+        *n_rows_out = length_of(c, end, p->dim);
+        inner.extent -= (*n_rows_out - 1) * stride;
+        inner.dim++;
+        has_dims(c, &inner);
+    }
+    return inner;
+}
+
+/* A run can be cut where a row ends; what has dimensions cannot. */
+static bool is_run(const checker *c, const piece *p)
+{
+    return p->dim == end_of(c, p)->n_dims;
+}
+
+typedef struct arc {
+    uint64_t begin, length;
+} arc;
+
+static int compare_arcs(const void *a, const void *b)
+{
+    const arc *x = a, *y = b;
+    return x->begin == y->begin ? 0 : x->begin < y->begin ? -1 : 1;
+}
+
+/*
+ * Where rows can begin, counted from the first piece, so that none that cannot be cut goes across:
+ * a place on a circle of `stride` bytes that is inside no arc.
+ */
+static bool find_place(arc *arcs, size_t n, uint64_t stride, uint64_t *place_out)
+{
+    uint64_t covered = 0;
+    fy_sort(arcs, n, sizeof *arcs, compare_arcs);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t end = arcs[i].begin + arcs[i].length;
+        covered      = end > stride ? fy_max(covered, end - stride) : covered;
+    }
+    for (size_t i = 0; i < n && arcs[i].begin < covered; i++) {
+        covered = fy_max(covered, arcs[i].begin + arcs[i].length);
+    }
+    *place_out = covered;
+    return covered < stride;
+}
+
+/* False (and OK) where there is no such place. */
+static ferry_status place_rows(const checker *c, const piece *pieces, size_t n, uint64_t stride,
+                               uint64_t *place_out, bool *found_out, ferry_error *error)
+{
+    arc *arcs = fy_alloc(n, sizeof *arcs);
+    if (arcs == NULL) {
+        return fy_fail_no_memory(error, "the comparison of areas");
+    }
+    size_t n_arcs = 0;
+    *found_out    = true;
+    for (size_t i = 0; i < n && *found_out; i++) {
+        uint64_t n_rows;
+        piece    inner = inner_of(c, &pieces[i], stride, &n_rows);
+        if (!is_run(c, &inner)) {
+            arcs[n_arcs++] = (arc){(inner.at - pieces[0].at) % stride, inner.extent};
+            *found_out     = inner.extent <= stride;
+        }
+    }
+    *found_out = *found_out && find_place(arcs, n_arcs, stride, place_out);
+    fy_free(arcs);
+    return FERRY_OK;
+}
+
+/* Rows of a piece: at most three kinds, where a run begins and ends within rows. */
+static size_t cut_rows(const piece *inner, uint64_t offset, uint64_t n_rows, uint64_t stride,
+                       row_piece *rows)
+{
+    uint64_t  row = offset / stride, phase = offset % stride;
+    row_piece whole = {.inner = *inner, .row = row, .n_rows = n_rows};
+    whole.inner.at  = phase;
+    if (inner->extent <= stride - phase) {
+        rows[0] = whole;
+        return 1;
+    }
+    size_t    n   = 0;
+    uint64_t  end = phase + inner->extent, n_full = end / stride - 1;
+    row_piece head = whole, full = whole, tail = whole;
+    head.inner.extent = stride - phase;
+    rows[n++]         = head;
+    /* A row of many that is as long as the stride or less meets no full row but by n_rows. */
+    full.inner.at     = 0;
+    full.inner.extent = stride;
+    full.row          = row + 1;
+    full.n_rows       = n_full;
+    if (n_full != 0) {
+        rows[n++] = full;
+    }
+    tail.inner.at     = 0;
+    tail.inner.extent = end % stride;
+    tail.row          = row + 1 + n_full;
+    if (tail.inner.extent != 0) {
+        rows[n++] = tail;
+    }
+    return n;
+}
+
+static int compare_rows(const void *a, const void *b)
+{
+    const row_piece *x = a, *y = b;
+    return x->row == y->row ? 0 : x->row < y->row ? -1 : 1;
+}
+
+static ferry_status check(checker *c, piece *pieces, size_t n, uint32_t level, ferry_error *error);
+
+/* Compares what shares a row whenever something new begins; rows are sorted. */
+static ferry_status sweep_rows(checker *c, const row_piece *rows, size_t n, uint32_t level,
+                               size_t *active, piece *inner, ferry_error *error)
+{
+    ferry_status status   = FERRY_OK;
+    size_t       n_active = 0, next = 0;
+    while (next < n && status == FERRY_OK && !c->found && !c->exhausted) {
+        uint64_t row  = rows[next].row;
+        size_t   kept = 0;
+        for (size_t i = 0; i < n_active; i++) {
+            const row_piece *r = &rows[active[i]];
+            active[kept]       = active[i];
+            kept += r->n_rows > row - r->row;
+        }
+        n_active = kept;
+        while (next < n && rows[next].row == row) {
+            active[n_active++] = next++;
+        }
+        if (c->budget < n_active) {
+            c->exhausted = true;
+            break;
+        }
+        c->budget -= n_active;
+        for (size_t i = 0; i < n_active; i++) {
+            inner[i] = rows[active[i]].inner;
+        }
+        status = check(c, inner, n_active, level + 1, error);
+    }
+    return status;
+}
+
+/* Cuts the pieces of a group into rows and compares those. */
+static ferry_status fold(checker *c, const piece *pieces, size_t n, uint64_t stride, uint64_t place,
+                         uint32_t level, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    size_t       n_rows = 0;
+    row_piece   *rows   = fy_alloc(3 * n, sizeof *rows);
+    size_t      *active = fy_alloc(3 * n, sizeof *active);
+    piece       *inner  = fy_alloc(3 * n, sizeof *inner);
+    if (rows == NULL || active == NULL || inner == NULL) {
+        status = fy_fail_no_memory(error, "the comparison of areas");
+        goto out;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint64_t count;
+        piece    p = inner_of(c, &pieces[i], stride, &count);
+        n_rows += cut_rows(&p, pieces[i].at - pieces[0].at + stride - place, count, stride,
+                           rows + n_rows);
+    }
+    fy_sort(rows, n_rows, sizeof *rows, compare_rows);
+    status = sweep_rows(c, rows, n_rows, level, active, inner, error);
+out:
+    fy_free(inner);
+    fy_free(active);
+    fy_free(rows);
+    return status;
+}
+
+static void sweep_runs(checker *c, const piece *pieces, size_t n)
+{
+    frontier f = {0};
+    for (size_t i = 0; i < n && !c->found; i++) {
+        meet(c, &f, &pieces[i], pieces[i].at, pieces[i].at + pieces[i].extent);
+    }
+}
+
+/* The runs of whole areas. */
+static uint64_t count_runs(const checker *c, const piece *pieces, size_t n)
+{
+    uint64_t n_runs = 0;
+    for (size_t i = 0; i < n; i++) {
+        const fy_end *end = end_of(c, &pieces[i]);
+        n_runs += end->bytes / end->run_bytes;
+    }
+    return n_runs;
+}
+
+/* A group by rows, if it has any; *done_out is false where that does not work. */
+static ferry_status check_by_rows(checker *c, piece *pieces, size_t n, uint32_t level,
+                                  bool *done_out, ferry_error *error)
+{
+    uint64_t place = 0, stride = find_stride(c, pieces, n);
+    *done_out = true;
+    if (stride == 0) {
+        sweep_runs(c, pieces, n);
+        return FERRY_OK;
+    }
+    bool         found = false;
+    ferry_status status =
+        level == MOST_LEVELS ? FERRY_OK : place_rows(c, pieces, n, stride, &place, &found, error);
+    if (status == FERRY_OK && found) {
+        status = fold(c, pieces, n, stride, place, level, error);
+    }
+    *done_out = status != FERRY_OK || c->found || (found && !c->exhausted);
+    return status;
+}
+
+/* Reads may share bytes, and often are the same: one of each is enough. */
+static size_t drop_same_reads(const checker *c, piece *pieces, size_t n)
+{
+    size_t       n_kept = 0;
+    const piece *last   = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const piece  *p = &pieces[i];
+        const fy_end *x = end_of(c, p), *y = last == NULL ? NULL : end_of(c, last);
+        if (p->is_read && y != NULL && last->at == p->at && x->run_bytes == y->run_bytes &&
+            x->n_dims == y->n_dims &&
+            (x->n_dims == 0 || memcmp(c->registry->dims + x->dims, c->registry->dims + y->dims,
+                                      2 * x->n_dims * sizeof *c->registry->dims) == 0)) {
+            continue;
+        }
+        pieces[n_kept] = *p;
+        last           = p->is_read ? &pieces[n_kept] : last;
+        n_kept++;
+    }
+    return n_kept;
+}
+
+/* Areas whose hulls meet, sorted. Groups within rows go by the same budget and give up with it. */
+static ferry_status check_group(checker *c, piece *pieces, size_t n, uint32_t level,
+                                ferry_error *error)
+{
+    bool done;
+    if (level > 0) {
+        ferry_status status = check_by_rows(c, pieces, n, level, &done, error);
+        c->exhausted        = c->exhausted || !done;
+        return status;
+    }
+    n               = drop_same_reads(c, pieces, n);
+    uint64_t n_runs = count_runs(c, pieces, n);
+    if (n_runs / FEW_RUNS <= n) {
+        return merge(c, pieces, n, error);
+    }
+    c->budget           = n_runs + LEAST_BUDGET;
+    c->exhausted        = false;
+    ferry_status status = check_by_rows(c, pieces, n, 0, &done, error);
+    return done ? status : merge(c, pieces, n, error);
+}
+
+/* Finds the groups of pieces whose hulls meet; a group of readers alone is fine. */
+static ferry_status check(checker *c, piece *pieces, size_t n, uint32_t level, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    fy_sort(pieces, n, sizeof *pieces, compare_pieces);
+    for (size_t i = 0, next; i < n && status == FERRY_OK && !c->found; i = next) {
+        uint64_t end     = pieces[i].at + pieces[i].extent;
+        bool     written = !pieces[i].is_read;
+        for (next = i + 1; next < n && pieces[next].at < end; next++) {
+            end     = fy_max(end, pieces[next].at + pieces[next].extent);
+            written = written || !pieces[next].is_read;
+        }
+        if (written && next - i > 1) {
+            status = check_group(c, pieces + i, next - i, level, error);
+        }
+        if (level > 0 && c->exhausted) {
+            break;
+        }
+    }
+    return status;
+}
+
+/*
+ * Ends
+ */
+
+static uint64_t address_of(const fy_registry *registry, const fy_end *end, bool is_read)
+{
+    const fy_held *held = &registry->held[end->held];
+    return (uint64_t)(uintptr_t)(is_read ? fy_held_base(held) : fy_held_target_base(held)) +
+           end->offset;
+}
+
+static bool is_same_area(const fy_registry *registry, const fy_end *send, const fy_end *receive)
+{
+    return address_of(registry, send, true) == address_of(registry, receive, false) &&
+           send->run_bytes == receive->run_bytes && send->n_dims == receive->n_dims &&
+           (send->n_dims == 0 || memcmp(registry->dims + send->dims, registry->dims + receive->dims,
+                                        2 * send->n_dims * sizeof *registry->dims) == 0);
+}
+
+/*
+ * A rank that sends a task to itself from where it receives it changes nothing: only its reading
+ * counts, which still must not meet what others write.
+ */
+static bool changes_nothing(const fy_registry *registry, uint32_t my_rank, const fy_end *receive)
+{
+    const fy_end *send =
+        receive->peer != my_rank ? NULL : fy_ends_find(&registry->sends, my_rank, receive->task_id);
+    return send != NULL && is_same_area(registry, send, receive);
+}
+
+static piece piece_of(const fy_registry *registry, uint32_t index, bool is_read)
+{
+    const fy_end *end  = &(is_read ? &registry->sends : &registry->receives)->items[index];
+    fy_area       area = fy_end_area(registry, end);
+    uint64_t      begin, hull_end;
+    fy_area_hull(&area, &begin, &hull_end);
+    return (piece){.at      = address_of(registry, end, is_read),
+                   .extent  = hull_end - begin,
+                   .end     = index,
+                   .is_read = is_read};
+}
+
+static ferry_status fail_pair(const checker *c, uint32_t my_rank, ferry_error *error)
+{
+    const piece  *writer  = c->first.is_read ? &c->second : &c->first;
+    const piece  *other   = c->first.is_read ? &c->first : &c->second;
+    const fy_end *written = end_of(c, writer), *second = end_of(c, other);
+    char          text[2][320];
+    fy_end_describe(c->registry, written, false, my_rank, text[0], sizeof text[0]);
+    fy_end_describe(c->registry, second, !other->is_read ? false : true, my_rank, text[1],
+                    sizeof text[1]);
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   other->is_read ? "%s writes bytes that %s reads: one of them needs other memory"
+                                  : "%s and %s write the same bytes: a byte can have one writer",
+                   text[0], text[1]);
+}
+
+ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, ferry_error *error)
+{
+    size_t n_sends = registry->sends.n, n_receives = registry->receives.n, n = 0;
+    if (n_receives == 0) {
+        return FERRY_OK;
+    }
+    piece *pieces = fy_alloc(n_sends + n_receives, sizeof *pieces);
+    if (pieces == NULL) {
+        return fy_fail_no_memory(error, "the comparison of areas");
+    }
+    for (uint32_t i = 0; i < n_receives; i++) {
+        if (!changes_nothing(registry, my_rank, &registry->receives.items[i])) {
+            pieces[n++] = piece_of(registry, i, false);
+        }
+    }
+    for (uint32_t i = 0; i < n_sends; i++) {
+        pieces[n++] = piece_of(registry, i, true);
+    }
+    checker      c      = {.registry = registry};
+    ferry_status status = check(&c, pieces, n, 0, error);
+    fy_free(pieces);
+    return status == FERRY_OK && c.found ? fail_pair(&c, my_rank, error) : status;
+}

@@ -1,0 +1,93 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Other addresses for the tensors of a bound plan. */
+#include "service/exec.h"
+
+#include "base/alloc.h"
+#include "transport/agree.h"
+
+#include <string.h>
+
+static ferry_status check_length(const char *name, const ferry_buffer *old_buffer,
+                                 const ferry_buffer *new_buffer, ferry_error *error)
+{
+    if (new_buffer == NULL || new_buffer->bytes != old_buffer->bytes) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s cannot be bound to %llu bytes: it has %llu, and pairs stay pairs", name,
+                       (unsigned long long)(new_buffer == NULL ? 0 : new_buffer->bytes),
+                       (unsigned long long)old_buffer->bytes);
+    }
+    if (new_buffer->kind != FERRY_MEMORY_HOST) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "%s: memory of kind %u is not supported: this version knows host memory "
+                       "only",
+                       name, new_buffer->kind);
+    }
+    return FERRY_OK;
+}
+
+/* Puts the new buffers of one side into place where `apply`, else only checks them. */
+static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
+                            bool is_destination, bool apply, ferry_error *error)
+{
+    for (size_t i = 0; tensors != NULL && i < registry->n_held; i++) {
+        fy_held    *held = &registry->held[i];
+        const char *name = registry->names + held->name;
+        if ((held->destination != FY_NONE) != is_destination) {
+            continue;
+        }
+        size_t index = fy_tensors_find(tensors, name);
+        if (index == SIZE_MAX) {
+            continue;
+        }
+        const ferry_buffer *front  = fy_tensors_front(tensors, index);
+        const ferry_buffer *back   = fy_tensors_back(tensors, index);
+        ferry_status        status = check_length(name, &held->front, front, error);
+        if (status == FERRY_OK && held->back.base != NULL) {
+            status = check_length(name, &held->back, back, error);
+        }
+        if (status != FERRY_OK) {
+            return status;
+        }
+        if (apply) {
+            held->front = *front;
+            if (held->back.base != NULL) {
+                held->back = *back;
+            }
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status check_rebind(const ferry_service *service, ferry_error *error)
+{
+    if (!ferry_service_initialized(service) || service->request != NULL ||
+        !service->registry.scheduled || service->registry.plan == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_rebind needs a scheduled service with a bound plan and "
+                       "without a run under way");
+    }
+    return FERRY_OK;
+}
+
+ferry_status ferry_service_rebind(ferry_service *service, const ferry_tensors *sources,
+                                  const ferry_tensors *destinations, ferry_error *error)
+{
+    ferry_error  why    = {.message = ""};
+    ferry_status status = check_rebind(service, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_registry *registry = &service->registry;
+    status                = replace(registry, sources, false, false, &why);
+    if (status == FERRY_OK) {
+        status = replace(registry, destinations, true, false, &why);
+    }
+    status = fy_agree(service->world, status, &why);
+    if (status != FERRY_OK) {
+        return fy_fail(error, status, "%s", why.message); /* everything is as it was */
+    }
+    replace(registry, sources, false, true, NULL);
+    replace(registry, destinations, true, true, NULL);
+    status = fy_prepare_again(service, &why);
+    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
+}

@@ -1,0 +1,206 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* What a rank does with what arrives, and with what it sends to itself. */
+#include "service/exec.h"
+
+#include "base/copy.h"
+#include "base/hash.h"
+#include "transport/word.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t word_of(const ferry_service *service, uint32_t channel, uint32_t word)
+{
+    return atomic_load(
+        fy_word_at(ferry_region_base(service->control), fy_word_offset(channel, word)));
+}
+
+static char *target_of(const ferry_service *service, const fy_part_of *part, fy_area *area_out)
+{
+    const fy_registry *registry = &service->registry;
+    const fy_end      *end      = &registry->receives.items[part->end];
+    *area_out                   = fy_end_area(registry, end);
+    return fy_held_target_base(&registry->held[end->held]);
+}
+
+/* "model.embed, bytes 0 to 4096 of task 7 from rank 1 to rank 0 and 3 more": an item's parts. */
+static void describe(const ferry_service *service, const fy_channel *channel, const fy_item *item,
+                     uint32_t part_index, char *text, size_t text_bytes)
+{
+    const fy_part_of *part = &channel->in.parts[item->first_part + part_index];
+    char              task[400];
+    char              more[48] = "";
+    fy_end_describe(&service->registry, &service->registry.receives.items[part->end], false,
+                    service->world->rank, task, sizeof task);
+    if (part_index == 0 && item->n_parts > 1 && service->options.checksum == FERRY_CHECKSUM_PATH) {
+        snprintf(more, sizeof more, ", or of %u others packed with them", item->n_parts - 1);
+    }
+    snprintf(text, text_bytes, "bytes %llu to %llu of %s%s", (unsigned long long)part->first,
+             (unsigned long long)(part->first + part->bytes), task, more);
+}
+
+static void corrupt(ferry_service *service, const fy_channel *channel, const fy_item *item,
+                    uint32_t part, const char *how)
+{
+    char what[560];
+    describe(service, channel, item, part, what, sizeof what);
+    fy_run_fail(service, FERRY_ERR_DIGEST, channel->peer, "%s %s", what, how);
+}
+
+static bool unpack(ferry_service *service, fy_channel *channel, const fy_item *item)
+{
+    uint64_t    number = (uint64_t)(item - channel->in.items);
+    const char *slot   = (char *)ferry_region_base(service->slots) + channel->in_ring +
+                       item->slot * (channel->in_payload + FY_SLOT_HEAD_BYTES);
+    fy_slot_head head;
+    memcpy(&head, slot, sizeof head);
+    const char *payload = slot + FY_SLOT_HEAD_BYTES;
+    if (head.stamp != ((uint64_t)service->exec->run << 32 | number) || head.bytes != item->bytes) {
+        corrupt(service, channel, item, 0, "arrived with another head than was sent");
+        return false;
+    }
+    if (service->options.checksum == FERRY_CHECKSUM_PATH &&
+        head.hash != fy_hash64(payload, (size_t)item->bytes)) {
+        corrupt(service, channel, item, 0, "did not arrive as they were sent");
+        return false;
+    }
+    for (uint32_t p = 0; p < item->n_parts; p++) {
+        const fy_part_of *part = &channel->in.parts[item->first_part + p];
+        fy_area           area;
+        char             *base = target_of(service, part, &area);
+        fy_area_unpack(&area, base, payload, part->first, part->bytes);
+        payload += part->bytes;
+    }
+    fy_copy_fence();
+    return true;
+}
+
+/* Reads destinations again; the sender's hashes came before its signal. */
+static bool check(ferry_service *service, fy_channel *channel, const fy_item *item)
+{
+    const char *hashes = (char *)ferry_region_base(service->hashes) + channel->in_hashes +
+                         item->first_part * sizeof(uint64_t);
+    for (uint32_t p = 0; p < item->n_parts; p++) {
+        const fy_part_of *part = &channel->in.parts[item->first_part + p];
+        fy_area           area;
+        uint64_t          wanted;
+        const char       *base = target_of(service, part, &area);
+        memcpy(&wanted, hashes + p * sizeof wanted, sizeof wanted);
+        if (fy_area_hash(&area, base, part->first, part->bytes) != wanted) {
+            corrupt(service, channel, item, p, "are not what left the source");
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool deal(ferry_service *service, fy_channel *channel)
+{
+    fy_exec       *exec  = service->exec;
+    const fy_item *item  = &channel->in.items[channel->n_dealt];
+    int64_t        begin = fy_now_ns();
+    if (item->path == FERRY_PATH_STAGED && !unpack(service, channel, item)) {
+        return false;
+    }
+    int64_t unpacked = fy_now_ns();
+    if (exec->hashes != NULL && !check(service, channel, item)) {
+        return false;
+    }
+    channel->n_dealt++;
+    channel->bytes_in += item->bytes;
+    exec->done_bytes += item->bytes;
+    if (channel->in_answered) {
+        fy_run_signal(service, channel, FY_WORD_CONSUMED,
+                      (uint64_t)exec->run << 32 | channel->n_dealt);
+    }
+    fy_statistics_received(service, channel, item, begin, unpacked);
+    return true;
+}
+
+/* Takes note of a channel's words; how many items are here. */
+static uint32_t look(ferry_service *service, fy_channel *channel)
+{
+    fy_exec *exec   = service->exec;
+    uint32_t number = fy_channel_number(exec, channel);
+    if (!channel->entered && word_of(service, number, FY_WORD_ENTERED) == exec->run) {
+        channel->entered = true;
+    }
+    if (channel->n_consumed < channel->answers) {
+        uint64_t consumed = word_of(service, number, FY_WORD_CONSUMED);
+        if (consumed >> 32 == exec->run) {
+            channel->n_consumed = (uint32_t)consumed;
+        }
+    }
+    if (word_of(service, number, FY_WORD_HALT) == exec->run && exec->status == FERRY_OK) {
+        exec->halted = true;
+    }
+    if (channel->n_dealt >= channel->in.n_items) {
+        return channel->n_dealt;
+    }
+    uint64_t arrived = word_of(service, number, FY_WORD_ARRIVED);
+    uint32_t n       = arrived >> 32 == exec->run ? (uint32_t)arrived : 0;
+    return n < channel->in.n_items ? n : (uint32_t)channel->in.n_items;
+}
+
+bool fy_receive_step(ferry_service *service)
+{
+    fy_exec *exec   = service->exec;
+    bool     worked = false;
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        fy_channel *channel = &exec->channels[c];
+        uint32_t    n_here  = look(service, channel);
+        bool        goes_on = true;
+        while (goes_on && channel->n_dealt < n_here) {
+            /* One slot, then the others have their turn: peers wait for all of them. */
+            goes_on = channel->in.items[channel->n_dealt].path != FERRY_PATH_STAGED;
+            if (!deal(service, channel)) {
+                return true;
+            }
+            worked = true;
+        }
+    }
+    return worked;
+}
+
+/* What a rank sends to itself. */
+static bool check_local(ferry_service *service, const fy_item *item, const uint64_t *hashes)
+{
+    for (uint32_t p = 0; p < item->n_parts; p++) {
+        const fy_part_of *part   = &service->exec->local.parts[item->first_part + p];
+        fy_part_of        target = {.end = part->place};
+        fy_area           area;
+        const char       *base = target_of(service, &target, &area);
+        if (fy_area_hash(&area, base, part->first, part->bytes) != hashes[p]) {
+            char task[400];
+            fy_end_describe(&service->registry, &service->registry.receives.items[part->place],
+                            false, service->world->rank, task, sizeof task);
+            fy_run_fail(service, FERRY_ERR_DIGEST, service->world->rank,
+                        "bytes %llu to %llu of %s are not what left the source",
+                        (unsigned long long)part->first,
+                        (unsigned long long)(part->first + part->bytes), task);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool fy_local_step(ferry_service *service)
+{
+    fy_exec *exec = service->exec;
+    if (exec->n_local >= exec->local.n_items) {
+        return false;
+    }
+    const fy_item *item = &exec->local.items[exec->n_local];
+    uint64_t      *hashes =
+        exec->hashes == NULL ? NULL : exec->hashes + exec->local_hashes + item->first_part;
+    int64_t begin = fy_now_ns();
+    fy_copy_mapped(service, NULL, item, hashes);
+    int64_t copied = fy_now_ns();
+    if (hashes != NULL && !check_local(service, item, hashes)) {
+        return true;
+    }
+    exec->n_local++;
+    exec->done_bytes += item->bytes;
+    fy_statistics_local(service, item, begin, copied);
+    return true;
+}

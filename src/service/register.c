@@ -1,0 +1,419 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a rank registers. A call that fails leaves the registry as it was: it first makes room for
+ * all that it will add, then adds it. Only an index may keep the number of a thing that did not
+ * come to be; look-ups pass over what is beyond the count, or is not what they want.
+ */
+#include "service/registry.h"
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "base/sort.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SHOWN_NAME = 200 };
+
+static ferry_status fail_no_memory(ferry_error *error)
+{
+    return fy_fail_no_memory(error, "registrations");
+}
+
+void fy_registry_cleanup(fy_registry *registry)
+{
+    for (size_t i = 0; i < registry->n_held; i++) {
+        ferry_region_free(registry->held[i].region);
+    }
+    fy_free(registry->held);
+    fy_free(registry->targets);
+    fy_free(registry->names);
+    fy_free(registry->dims);
+    fy_free(registry->sends.items);
+    fy_free(registry->receives.items);
+    fy_index_cleanup(&registry->held_by_base);
+    fy_index_cleanup(&registry->sends.index);
+    fy_index_cleanup(&registry->receives.index);
+    ferry_plan_destroy(registry->plan);
+    memset(registry, 0, sizeof *registry);
+}
+
+/*
+ * Names
+ */
+
+/* Room for n_bytes more; the first name is "". */
+static bool reserve_names(fy_registry *registry, size_t n_bytes)
+{
+    size_t first = registry->names_used == 0;
+    if (!fy_reserve((void **)&registry->names, &registry->names_capacity,
+                    registry->names_used + n_bytes + first, 1)) {
+        return false;
+    }
+    if (first) {
+        registry->names[0]   = '\0';
+        registry->names_used = 1;
+    }
+    return true;
+}
+
+ferry_status fy_registry_name(fy_registry *registry, const char *name, size_t *name_out,
+                              ferry_error *error)
+{
+    size_t n_bytes = name == NULL || name[0] == '\0' ? 0 : strlen(name) + 1;
+    if (!reserve_names(registry, n_bytes)) {
+        return fail_no_memory(error);
+    }
+    *name_out = 0;
+    if (n_bytes != 0) {
+        *name_out = registry->names_used;
+        memcpy(registry->names + registry->names_used, name, n_bytes);
+        registry->names_used += n_bytes;
+    }
+    return FERRY_OK;
+}
+
+const char *fy_held_name(const fy_registry *registry, uint32_t held)
+{
+    return registry->names + registry->held[held].name;
+}
+
+/*
+ * Buffers
+ */
+
+static uint64_t hash_base(const void *base)
+{
+    return fy_hash_mix((uint64_t)(uintptr_t)base, 1);
+}
+
+static uint32_t find_held(const fy_registry *registry, const void *base)
+{
+    fy_index_cursor c = fy_index_first(&registry->held_by_base, hash_base(base));
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&registry->held_by_base, &c)) {
+        if (c.value < registry->n_held && registry->held[c.value].front.base == base) {
+            return c.value;
+        }
+    }
+    return FY_NONE;
+}
+
+static ferry_status reserve_held(fy_registry *registry, ferry_error *error)
+{
+    if (registry->n_held >= FY_NONE - 1) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "a rank registers at most %u buffers", FY_NONE - 1);
+    }
+    if (!fy_reserve((void **)&registry->held, &registry->held_capacity, registry->n_held + 1,
+                    sizeof *registry->held) ||
+        !fy_reserve((void **)&registry->targets, &registry->target_capacity,
+                    registry->n_targets + 1, sizeof *registry->targets)) {
+        return fail_no_memory(error);
+    }
+    return FERRY_OK;
+}
+
+/* There is room, and the index knows it. */
+static uint32_t put_held(fy_registry *registry, const ferry_buffer *front, const ferry_buffer *back,
+                         size_t name)
+{
+    uint32_t held        = (uint32_t)registry->n_held++;
+    registry->held[held] = (fy_held){.front       = *front,
+                                     .back        = back == NULL ? (ferry_buffer){0} : *back,
+                                     .destination = FY_NONE,
+                                     .name        = name};
+    return held;
+}
+
+/* There is room. */
+static void make_destination(fy_registry *registry, uint32_t held)
+{
+    fy_held *item = &registry->held[held];
+    if (item->destination == FY_NONE) {
+        item->destination                        = (uint32_t)registry->n_targets;
+        registry->targets[registry->n_targets++] = (fy_target){.held = held, .name = item->name};
+    }
+}
+
+/* What a second registration of a base adds to the first. */
+static void extend_held(fy_registry *registry, uint32_t held, const ferry_buffer *front,
+                        const ferry_buffer *back, size_t name)
+{
+    fy_held *item = &registry->held[held];
+    if (front->bytes > item->front.bytes) {
+        item->front.bytes = front->bytes;
+    }
+    if (item->front.registration == NULL) {
+        item->front.registration = front->registration;
+    }
+    if (item->back.base == NULL && back != NULL) {
+        item->back = *back;
+    }
+    if (item->name == 0) {
+        item->name = name;
+        if (item->destination != FY_NONE) {
+            registry->targets[item->destination].name = name;
+        }
+    }
+}
+
+ferry_status fy_registry_hold(fy_registry *registry, const ferry_buffer *front,
+                              const ferry_buffer *back, size_t name, uint32_t *held_out,
+                              ferry_error *error)
+{
+    uint32_t held = find_held(registry, front->base);
+    if (held != FY_NONE) {
+        extend_held(registry, held, front, back, name);
+        *held_out = held;
+        return FERRY_OK;
+    }
+    ferry_status status = reserve_held(registry, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (!reserve_names(registry, 0) ||
+        !fy_index_insert(&registry->held_by_base, hash_base(front->base),
+                         (uint32_t)registry->n_held)) {
+        return fail_no_memory(error);
+    }
+    *held_out = put_held(registry, front, back, name);
+    return FERRY_OK;
+}
+
+ferry_status fy_registry_hold_tensor(fy_registry *registry, const ferry_buffer *front,
+                                     const ferry_buffer *back, size_t name, bool is_destination,
+                                     uint32_t *held_out, ferry_error *error)
+{
+    ferry_status status = reserve_held(registry, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (!reserve_names(registry, 0)) {
+        return fail_no_memory(error);
+    }
+    *held_out = put_held(registry, front, back, name);
+    if (is_destination) {
+        make_destination(registry, *held_out);
+    }
+    return FERRY_OK;
+}
+
+/*
+ * Ends
+ */
+
+static int compare_ends(const void *a, const void *b)
+{
+    const fy_end *x = a, *y = b;
+    if (x->peer != y->peer) {
+        return x->peer < y->peer ? -1 : 1;
+    }
+    return x->task_id == y->task_id ? 0 : x->task_id < y->task_id ? -1 : 1;
+}
+
+static const fy_end *find_sorted(const fy_ends *ends, const fy_end *wanted)
+{
+    return ends->n == 0 ? NULL
+                        : bsearch(wanted, ends->items, ends->n, sizeof *wanted, compare_ends);
+}
+
+const fy_end *fy_ends_find(const fy_ends *ends, uint32_t peer, uint64_t task_id)
+{
+    fy_end wanted = {.peer = peer, .task_id = task_id};
+    if (ends->index.capacity == 0) {
+        return find_sorted(ends, &wanted);
+    }
+    fy_index_cursor c = fy_index_first(&ends->index, fy_hash_mix(task_id, peer));
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&ends->index, &c)) {
+        if (c.value < ends->n && compare_ends(&ends->items[c.value], &wanted) == 0) {
+            return &ends->items[c.value];
+        }
+    }
+    return NULL;
+}
+
+static ferry_status check_unique(const fy_ends *ends, bool is_send, uint64_t task_id, uint32_t peer,
+                                 ferry_error *error)
+{
+    if (fy_ends_find(ends, peer, task_id) == NULL) {
+        return FERRY_OK;
+    }
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   "task %llu %s rank %u %s this rank is registered already: ids are unique for "
+                   "each pair of source and destination",
+                   (unsigned long long)task_id, is_send ? "to" : "from", peer,
+                   is_send ? "from" : "to");
+}
+
+static ferry_status check_area(const fy_area *area, uint64_t buffer_bytes, uint64_t task_id,
+                               ferry_error *error)
+{
+    uint64_t begin, end;
+    if (area->bytes == 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "task %llu has 0 bytes: what has no bytes is not registered",
+                       (unsigned long long)task_id);
+    }
+    fy_area_hull(area, &begin, &end);
+    if (end > buffer_bytes) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "task %llu takes bytes [%llu, %llu) of a buffer of %llu bytes",
+                       (unsigned long long)task_id, (unsigned long long)begin,
+                       (unsigned long long)end, (unsigned long long)buffer_bytes);
+    }
+    return FERRY_OK;
+}
+
+/* Room for an end, and its number in the index. */
+static ferry_status reserve_end(fy_registry *registry, fy_ends *ends, uint64_t task_id,
+                                uint32_t peer, uint32_t n_dims, ferry_error *error)
+{
+    size_t n_numbers = (size_t)n_dims * 2;
+    if (ends->n >= FY_NONE - 1 || registry->n_dims + n_numbers > FY_NONE) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "a rank registers at most %u tasks of each side",
+                       FY_NONE - 1);
+    }
+    if (!fy_reserve((void **)&ends->items, &ends->capacity, ends->n + 1, sizeof *ends->items) ||
+        !fy_reserve((void **)&registry->dims, &registry->dims_capacity,
+                    registry->n_dims + n_numbers, sizeof *registry->dims) ||
+        !fy_index_insert(&ends->index, fy_hash_mix(task_id, peer), (uint32_t)ends->n)) {
+        return fail_no_memory(error);
+    }
+    return FERRY_OK;
+}
+
+/* There is room. */
+static void put_end(fy_registry *registry, bool is_send, const fy_end *end, const fy_area *area)
+{
+    fy_ends *ends   = is_send ? &registry->sends : &registry->receives;
+    fy_end  *item   = &ends->items[ends->n++];
+    *item           = *end;
+    item->offset    = area->offset;
+    item->run_bytes = area->run_bytes;
+    item->bytes     = area->bytes;
+    item->n_dims    = area->n_dims;
+    item->dims      = (uint32_t)registry->n_dims;
+    for (uint32_t d = 0; d < area->n_dims; d++) {
+        registry->dims[registry->n_dims + d]                = area->length[d];
+        registry->dims[registry->n_dims + area->n_dims + d] = area->stride[d];
+    }
+    registry->n_dims += (size_t)area->n_dims * 2;
+    if (!is_send) {
+        make_destination(registry, end->held);
+        registry->targets[registry->held[end->held].destination].bytes += area->bytes;
+    }
+}
+
+ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t task_id,
+                                  uint32_t peer, uint32_t held, uint64_t element_bytes,
+                                  const fy_area *area, ferry_error *error)
+{
+    fy_ends     *ends   = is_send ? &registry->sends : &registry->receives;
+    ferry_status status = check_area(area, registry->held[held].front.bytes, task_id, error);
+    if (status == FERRY_OK) {
+        status = check_unique(ends, is_send, task_id, peer, error);
+    }
+    if (status == FERRY_OK && !is_send) {
+        status = reserve_held(registry, error);
+    }
+    if (status == FERRY_OK) {
+        status = reserve_end(registry, ends, task_id, peer, area->n_dims, error);
+    }
+    if (status == FERRY_OK) {
+        fy_end end = {
+            .task_id = task_id, .peer = peer, .held = held, .element_bytes = element_bytes};
+        put_end(registry, is_send, &end, area);
+    }
+    return status;
+}
+
+/* Everything that can be refused before anything is added. */
+static ferry_status check_box(const fy_registry *registry, bool is_send, uint64_t task_id,
+                              uint32_t peer, const ferry_box *box, fy_area *area_out,
+                              ferry_error *error)
+{
+    ferry_error  inner;
+    ferry_status status = fy_box_area(box, area_out, &inner);
+    if (status != FERRY_OK) {
+        return fy_fail(error, status, "task %llu %s rank %u: %s", (unsigned long long)task_id,
+                       is_send ? "to" : "from", peer, inner.message);
+    }
+    status = check_area(area_out, box->buffer.bytes, task_id, error);
+    return status == FERRY_OK ? check_unique(is_send ? &registry->sends : &registry->receives,
+                                             is_send, task_id, peer, error)
+                              : status;
+}
+
+ferry_status fy_registry_add(fy_registry *registry, bool is_send, uint64_t task_id, uint32_t peer,
+                             const ferry_box *box, ferry_error *error)
+{
+    fy_area      area;
+    ferry_status status = check_box(registry, is_send, task_id, peer, box, &area, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_ends *ends       = is_send ? &registry->sends : &registry->receives;
+    size_t   names_used = registry->names_used, name = 0;
+    uint32_t held = find_held(registry, box->buffer.base);
+    status        = reserve_held(registry, error);
+    if (status == FERRY_OK) { /* a buffer has one name: the first that it is given */
+        bool named = held != FY_NONE && registry->held[held].name != 0;
+        status     = fy_registry_name(registry, named ? NULL : box->name, &name, error);
+    }
+    if (status == FERRY_OK) {
+        status = reserve_end(registry, ends, task_id, peer, area.n_dims, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_registry_hold(registry, &box->buffer, NULL, name, &held, error);
+    }
+    if (status != FERRY_OK) {
+        registry->names_used = names_used;
+        return status;
+    }
+    fy_end end = {
+        .task_id = task_id, .peer = peer, .held = held, .element_bytes = box->element_bytes};
+    put_end(registry, is_send, &end, &area);
+    return FERRY_OK;
+}
+
+static void sort_ends(fy_ends *ends)
+{
+    size_t i = 1;
+    while (i < ends->n && compare_ends(&ends->items[i - 1], &ends->items[i]) < 0) {
+        i++;
+    }
+    if (i < ends->n) {
+        fy_sort(ends->items, ends->n, sizeof *ends->items, compare_ends);
+    }
+    fy_index_cleanup(&ends->index);
+}
+
+void fy_registry_sort(fy_registry *registry)
+{
+    sort_ends(&registry->sends);
+    sort_ends(&registry->receives);
+}
+
+fy_area fy_end_area(const fy_registry *registry, const fy_end *end)
+{
+    fy_area area = {.offset    = end->offset,
+                    .run_bytes = end->run_bytes,
+                    .bytes     = end->bytes,
+                    .n_dims    = end->n_dims};
+    if (end->n_dims != 0) {
+        const uint64_t *dims = registry->dims + end->dims;
+        memcpy(area.length, dims, end->n_dims * sizeof *dims);
+        memcpy(area.stride, dims + end->n_dims, end->n_dims * sizeof *dims);
+    }
+    return area;
+}
+
+void fy_end_describe(const fy_registry *registry, const fy_end *end, bool is_send, uint32_t my_rank,
+                     char *text, size_t text_bytes)
+{
+    const char *name = fy_held_name(registry, end->held);
+    bool        cut  = strlen(name) > SHOWN_NAME;
+    snprintf(text, text_bytes, "task %llu%s%.*s%s%s from rank %u to rank %u",
+             (unsigned long long)end->task_id, name[0] == '\0' ? "" : " (", SHOWN_NAME, name,
+             cut ? "..." : "", name[0] == '\0' ? "" : ")", is_send ? my_rank : end->peer,
+             is_send ? end->peer : my_rank);
+}

@@ -1,0 +1,28 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_SERVICE_REGISTRY_H
+#define FY_SERVICE_REGISTRY_H
+
+#include "service/service.h"
+
+/* What the files that fill and compare registries share. */
+
+/* The end of a task, or NULL; both while registering and after the sort. */
+const fy_end *fy_ends_find(const fy_ends *ends, uint32_t peer, uint64_t task_id);
+
+/* What a held buffer is called, or "". */
+const char *fy_held_name(const fy_registry *registry, uint32_t held);
+
+/*
+ * A held buffer of its own for a tensor of a bound plan, whatever else lies at its base; with a
+ * destination where it is one. name: into names. back may be NULL.
+ */
+ferry_status fy_registry_hold_tensor(fy_registry *registry, const ferry_buffer *front,
+                                     const ferry_buffer *back, size_t name, bool is_destination,
+                                     uint32_t *held_out, ferry_error *error);
+
+/* fy_registry_add for an area of a buffer that is held. */
+ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t task_id,
+                                  uint32_t peer, uint32_t held, uint64_t element_bytes,
+                                  const fy_area *area, ferry_error *error);
+
+#endif

@@ -1,0 +1,269 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Runs as the caller sees them: whole, or in steps. */
+#include "service/exec.h"
+
+#include "base/alloc.h"
+#include "transport/host.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { CALLBACK_NS = 50 * 1000 * 1000, TEST_NS = 1000 * 1000 };
+
+/* In a world that has failed, or where the caller asks to stop, this is noticed soon. */
+enum { LONGEST_WAIT_NS = 50 * 1000 * 1000 };
+
+static ferry_status check_run(const ferry_service *service, ferry_error *error)
+{
+    if (service == NULL || !service->initialized || service->finalized) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "a run needs a service between init and finalize");
+    }
+    if (service->exec == NULL || !service->registry.scheduled) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "a run needs a schedule: call "
+                       "ferry_service_schedule before");
+    }
+    if (service->request != NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "a run is under way: wait for its request before the next one");
+    }
+    return FERRY_OK;
+}
+
+/* One that was destroyed, or a new one. */
+static ferry_request *take_request(ferry_service *service)
+{
+    ferry_request *request = service->requests;
+    while (request != NULL && !request->is_spare) {
+        request = request->next;
+    }
+    if (request == NULL) {
+        request = fy_alloc(1, sizeof *request);
+        if (request == NULL) {
+            return NULL;
+        }
+        request->service  = service;
+        request->next     = service->requests;
+        service->requests = request;
+        service->statistics.n_allocations++;
+    }
+    request->is_spare = false;
+    request->status   = FERRY_OK;
+    atomic_init(&request->done, false);
+    atomic_init(&request->cancelled, false);
+    return request;
+}
+
+ferry_status fy_request_provide(ferry_service *service, ferry_error *error)
+{
+    ferry_request *request = take_request(service);
+    if (request == NULL) {
+        return fy_fail_no_memory(error, "a request");
+    }
+    request->is_spare = true;
+    return FERRY_OK;
+}
+
+ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
+                                 ferry_request **request_out, ferry_error *error)
+{
+    ferry_status status = check_run(service, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (request_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_start needs a place for the request");
+    }
+    if (queue != NULL) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "ferry_service_start: this version has no queues; pass NULL");
+    }
+    ferry_request *request = take_request(service);
+    if (request == NULL) {
+        return fy_fail_no_memory(error, "a request");
+    }
+    status = fy_run_begin(service, error);
+    if (status != FERRY_OK) {
+        request->is_spare = true;
+        return status;
+    }
+    service->request = request;
+    *request_out     = request;
+    return FERRY_OK;
+}
+
+/* The request keeps the outcome; the service may begin another run. */
+static void close_run(ferry_request *request)
+{
+    ferry_service    *service = request->service;
+    const fy_outcome *outcome = &service->exec->outcome;
+    request->status           = outcome->status;
+    request->error            = outcome->error;
+    service->request          = NULL;
+    atomic_store(&request->done, true);
+}
+
+static void call_back(ferry_request *request, bool last)
+{
+    ferry_service *service = request->service;
+    fy_exec       *exec    = service->exec;
+    int64_t        now_ns  = fy_now_ns();
+    if (service->progress == NULL || (!last && now_ns - exec->called_ns < CALLBACK_NS)) {
+        return;
+    }
+    exec->called_ns         = now_ns;
+    ferry_progress progress = {.struct_size = sizeof progress,
+                               .bytes_done  = exec->done_bytes,
+                               .bytes_total = exec->out_bytes + exec->in_bytes + exec->local_bytes,
+                               .seconds     = (double)(now_ns - exec->begin_ns) / 1e9};
+    if (!service->progress(service->progress_context, &progress)) {
+        atomic_store(&request->cancelled, true);
+    }
+}
+
+static void check_cancel(ferry_request *request)
+{
+    ferry_service *service = request->service;
+    if (atomic_load(&request->cancelled) && service->exec->outcome.phase == FY_PHASE_MOVING) {
+        fy_run_fail(service, FERRY_ERR_ABORTED, service->world->rank, "rank %u cancelled the run",
+                    service->world->rank);
+    }
+}
+
+/* One step; false where nothing could be done. */
+static bool advance(ferry_request *request)
+{
+    ferry_service *service = request->service;
+    check_cancel(request);
+    bool worked = fy_run_step(service);
+    fy_watch_tick(service);
+    call_back(request, false);
+    return worked;
+}
+
+static bool step_ready(void *context)
+{
+    ferry_request *request = context;
+    ferry_service *service = request->service;
+    bool           worked  = fy_transport_work(service->transport);
+    return fy_run_step(service) || worked || fy_run_is_over(service);
+}
+
+static int64_t step_sleep_ns(void *context)
+{
+    ferry_request *request = context;
+    return fy_transport_sleep_ns(request->service->transport);
+}
+
+static ferry_status outcome_of(const ferry_request *request, ferry_error *error)
+{
+    return request->status == FERRY_OK
+               ? FERRY_OK
+               : fy_fail(error, request->status, "%s", request->error.message);
+}
+
+static int64_t patience_ns(const ferry_service *service)
+{
+    int64_t part = service->world->settings.deadline_ns / 16;
+    return part < LONGEST_WAIT_NS ? part : (int64_t)LONGEST_WAIT_NS;
+}
+
+static void work_until_over(ferry_request *request)
+{
+    ferry_service *service = request->service;
+    while (!fy_run_is_over(service)) {
+        if (advance(request)) {
+            continue;
+        }
+        fy_statistics_wait(service);
+        fy_world_wait(service->world, step_ready, step_sleep_ns, request, patience_ns(service),
+                      NULL);
+        fy_statistics_go_on(service, fy_now_ns());
+    }
+    call_back(request, true);
+}
+
+ferry_status ferry_request_wait(ferry_request *request, ferry_error *error)
+{
+    if (request == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_request_wait needs a request");
+    }
+    if (!atomic_load(&request->done)) {
+        ferry_service *service = request->service;
+        pthread_mutex_lock(&service->working);
+        if (!atomic_load(&request->done)) {
+            work_until_over(request);
+            close_run(request);
+        }
+        pthread_mutex_unlock(&service->working);
+    }
+    return outcome_of(request, error);
+}
+
+ferry_status ferry_request_test(ferry_request *request, bool *done_out, ferry_error *error)
+{
+    if (request == NULL || done_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_request_test needs a request and a place for its answer");
+    }
+    *done_out = atomic_load(&request->done);
+    if (*done_out) {
+        return outcome_of(request, error);
+    }
+    ferry_service *service = request->service;
+    if (pthread_mutex_trylock(&service->working) != 0) {
+        return FERRY_OK; /* another thread works on it */
+    }
+    if (!atomic_load(&request->done)) {
+        int64_t until = fy_now_ns() + TEST_NS;
+        fy_transport_work(service->transport);
+        while (!fy_run_is_over(service) && advance(request) && fy_now_ns() < until) {}
+        if (fy_run_is_over(service)) {
+            call_back(request, true);
+            close_run(request);
+        }
+    }
+    *done_out = atomic_load(&request->done);
+    pthread_mutex_unlock(&service->working);
+    return *done_out ? outcome_of(request, error) : FERRY_OK;
+}
+
+void ferry_request_cancel(ferry_request *request)
+{
+    if (request != NULL) {
+        atomic_store(&request->cancelled, true);
+    }
+}
+
+void ferry_request_destroy(ferry_request *request)
+{
+    if (request == NULL) {
+        return;
+    }
+    if (request->service == NULL) { /* its service is gone */
+        fy_free(request);
+        return;
+    }
+    ferry_request_wait(request, NULL);
+    request->is_spare = true;
+}
+
+ferry_status ferry_service_run(ferry_service *service, ferry_error *error)
+{
+    ferry_request *request = NULL;
+    ferry_status   status  = ferry_service_start(service, NULL, &request, error);
+    if (status == FERRY_OK) {
+        status = ferry_request_wait(request, error);
+        ferry_request_destroy(request);
+    }
+    return status;
+}
+
+void ferry_service_set_progress(ferry_service *service, ferry_progress_fn progress, void *context)
+{
+    if (service != NULL) {
+        service->progress         = progress;
+        service->progress_context = context;
+    }
+}

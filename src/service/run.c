@@ -1,0 +1,143 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* One run: what happens when, seen from one rank. It is one loop of small steps without a plan of
+ * its own: whatever can be done next is done. */
+#include "service/exec.h"
+
+#include "transport/word.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word, uint64_t value)
+{
+    ferry_buffer nothing = ferry_buffer_of(NULL, 0);
+    ferry_signal signal  = {.region = service->control,
+                            .offset = fy_word_offset(channel->theirs, word),
+                            .value  = value,
+                            .op     = FERRY_SIGNAL_SET};
+    ferry_error  why;
+    ferry_status status = ferry_put_signal(service->transport, channel->peer, service->control, 0,
+                                           &nothing, &signal, NULL, &why);
+    if (status != FERRY_OK) {
+        fy_run_fail(service, status, channel->peer, "%s", why.message);
+    }
+}
+
+void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, const char *format,
+                 ...)
+{
+    fy_exec *exec = service->exec;
+    if (exec->status != FERRY_OK || exec->halted) {
+        return;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(exec->why.message, sizeof exec->why.message, format, arguments);
+    va_end(arguments);
+    exec->status  = status;
+    exec->culprit = culprit;
+}
+
+static void reset_channel(fy_channel *channel, int64_t now_ns)
+{
+    channel->n_sent = channel->n_dealt = channel->n_consumed = 0;
+    channel->entered = channel->told = false;
+    channel->heard_ns                = now_ns;
+    channel->bytes_out = channel->bytes_in = 0;
+}
+
+/* A run that could not begin is one all the same: nothing of it is here. */
+static void miss_everything(ferry_service *service)
+{
+    fy_exec *exec = service->exec;
+    exec->n_local = 0;
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        reset_channel(&exec->channels[c], 0);
+    }
+    fy_targets_miss(service);
+}
+
+ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
+{
+    fy_exec     *exec   = service->exec;
+    ferry_status status = fy_transport_state(service->transport, error);
+    if (status != FERRY_OK) {
+        miss_everything(service);
+        return status;
+    }
+    ferry_error  why;
+    ferry_status flushed = FERRY_OK;
+    if (service->is_dirty) {
+        flushed           = ferry_flush(service->transport, FERRY_ANY_RANK, NULL, &why);
+        service->is_dirty = flushed != FERRY_OK;
+    }
+    int64_t now_ns = fy_now_ns();
+    exec->run      = ++service->n_runs_begun;
+    exec->n_local  = 0;
+    exec->status   = FERRY_OK;
+    exec->culprit  = FERRY_ANY_RANK;
+    exec->halted = exec->told_halt = false;
+    exec->done_bytes               = 0;
+    exec->n_spans                  = 0;
+    exec->waits_since_ns           = 0;
+    exec->called_ns                = now_ns;
+    exec->begin_ns = exec->tick_ns = exec->pulse_ns = exec->told_ns = now_ns;
+    exec->outcome                                                   = (fy_outcome){0};
+    for (uint32_t i = 0; i < exec->n_parcels; i++) {
+        exec->parcels[i].channel = FY_NONE;
+    }
+    fy_statistics_begin(service);
+    fy_targets_begin(service);
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        reset_channel(&exec->channels[c], now_ns);
+        fy_run_signal(service, &exec->channels[c], FY_WORD_ENTERED, exec->run);
+    }
+    if (flushed != FERRY_OK) {
+        fy_run_fail(service, flushed, FERRY_ANY_RANK, "%s", why.message);
+    }
+    return FERRY_OK;
+}
+
+static bool has_moved(const fy_exec *exec)
+{
+    if (exec->n_local < exec->local.n_items) {
+        return false;
+    }
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        const fy_channel *channel = &exec->channels[c];
+        if (channel->n_sent < channel->out.n_items || channel->n_dealt < channel->in.n_items ||
+            channel->n_consumed < channel->answers) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool fy_run_is_over(const ferry_service *service)
+{
+    return service->exec->outcome.phase == FY_PHASE_OVER;
+}
+
+/* Sends and receives first: what others wait for, and what they cannot do themselves. */
+static bool move(ferry_service *service)
+{
+    bool worked = fy_receive_step(service);
+    worked      = fy_send_step(service) || worked;
+    return worked || fy_local_step(service);
+}
+
+bool fy_run_step(ferry_service *service)
+{
+    fy_exec *exec = service->exec;
+    if (fy_failed(service->world->failure)) {
+        return fy_outcome_of_world(service);
+    }
+    if (exec->outcome.phase == FY_PHASE_MOVING) {
+        if (exec->status == FERRY_OK && !exec->halted && !has_moved(exec)) {
+            return move(service);
+        }
+        fy_outcome_begin(service);
+        return true;
+    }
+    return fy_outcome_step(service);
+}

@@ -1,0 +1,190 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_SERVICE_SERVICE_H
+#define FY_SERVICE_SERVICE_H
+
+#include "base/index.h"
+#include "base/status.h"
+#include "pack/area.h"
+#include "pack/team.h"
+#include "transport/transport.h"
+#include "world/world.h"
+
+#include <ferry/service.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * What a service knows. Registration fills buffers, destinations and ends (register.c, bind.c);
+ * schedule compares them with everybody's (match.c), sorts them, and builds the exec (exec.h).
+ */
+
+#define FY_NONE UINT32_MAX
+
+/* Memory that ends lie in: one for each base that was registered. */
+typedef struct fy_held {
+    ferry_buffer  front;       /* as given; of a pair the one that holds the current version */
+    ferry_buffer  back;        /* base NULL: there is none */
+    uint32_t      destination; /* its destination, or FY_NONE: nothing is received there */
+    size_t        name;        /* of a bound plan's tensor: into names; else 0 */
+    ferry_region *region;      /* that the service made for the target, or NULL */
+} fy_held;
+
+/* One destination: see ferry_destination. */
+typedef struct fy_target {
+    uint32_t held;
+    size_t   name; /* into names */
+    uint32_t state;
+    uint64_t version;
+    uint64_t bytes;
+    uint64_t missing;
+} fy_target;
+
+/*
+ * One half of a task: what this rank sends or receives under its id. The area lies in the buffer
+ * `held`; its dimensions lie in a pool, for most have none or one.
+ */
+typedef struct fy_end {
+    uint64_t task_id;
+    uint32_t peer; /* a rank of the world, which may be this one */
+    uint32_t held;
+    uint64_t offset;
+    uint64_t run_bytes;
+    uint64_t bytes;
+    uint64_t element_bytes;
+    uint32_t n_dims;
+    uint32_t dims; /* into the pool: n_dims lengths, then as many strides */
+} fy_end;
+
+typedef struct fy_ends {
+    fy_end  *items;
+    size_t   n, capacity;
+    fy_index index; /* by (peer, task id), while registering */
+} fy_ends;
+
+typedef struct fy_registry {
+    fy_held    *held;
+    size_t      n_held, held_capacity;
+    fy_index    held_by_base;
+    fy_target  *targets;
+    size_t      n_targets, target_capacity;
+    char       *names; /* zero-ended texts; offset 0 is "" */
+    size_t      names_used, names_capacity;
+    uint64_t   *dims;
+    size_t      n_dims, dims_capacity;
+    fy_ends     sends, receives;
+    ferry_plan *plan; /* of bind: a reference (fy_plan_retain); else NULL */
+    bool        scheduled;
+} fy_registry;
+
+/* An end's area. */
+fy_area fy_end_area(const fy_registry *registry, const fy_end *end);
+
+/* Where the bytes of a buffer are now: a run of FERRY_COMMIT_SWAP writes to the back. */
+static inline char *fy_held_base(const fy_held *held)
+{
+    return held->front.base;
+}
+static inline char *fy_held_target_base(const fy_held *held)
+{
+    return held->back.base != NULL ? held->back.base : held->front.base;
+}
+
+typedef struct fy_exec fy_exec;
+
+struct ferry_request {
+    ferry_service        *service;
+    struct ferry_request *next;     /* of the service's */
+    bool                  is_spare; /* the caller has destroyed it */
+    _Atomic bool          done;
+    _Atomic bool          cancelled;
+    ferry_status          status; /* when done */
+    ferry_error           error;
+};
+
+struct ferry_service {
+    ferry_world          *world; /* retained */
+    ferry_transport      *transport;
+    ferry_service_options options; /* with defaults filled in; engines is own_engines */
+    char                 *own_engines;
+    bool                  initialized, finalized;
+    fy_registry           registry;
+    fy_team              *team;
+    fy_exec              *exec;                     /* after schedule, else NULL */
+    struct ferry_region  *control, *slots, *hashes; /* symmetric; kept from schedule to schedule */
+    ferry_request        *request;                  /* of the run under way */
+    ferry_request        *requests;                 /* all that were made */
+    uint64_t              identity;     /* of this service among all, the same on all ranks */
+    pthread_mutex_t       working;      /* held by the thread that moves a run on */
+    uint32_t              n_runs_begun; /* stamps words */
+    bool                  is_dirty;     /* what a failed run has put may be under way */
+    ferry_ledger         *ledger;       /* for the next schedule, or NULL */
+    ferry_progress_fn     progress;
+    void                 *progress_context;
+    uint64_t              version; /* newest that is whole everywhere */
+    uint64_t              n_begun; /* versions that were begun */
+    ferry_service_statistics statistics;
+};
+
+/* register.c */
+
+/* Frees everything and leaves an empty registry. */
+void fy_registry_cleanup(fy_registry *registry);
+
+/*
+ * Adds an end to the registry: the buffer becomes a held one if its base is new (one base with two
+ * lengths: the longer counts), and a destination for a receive. name may be NULL. Checks all that
+ * one rank can: sizes, the area within the buffer, kinds of memory, a second id for the pair.
+ */
+ferry_status fy_registry_add(fy_registry *registry, bool is_send, uint64_t task_id, uint32_t peer,
+                             const ferry_box *box, ferry_error *error);
+
+/* The index of a held buffer, added if its base is new; pairs bring a back. tensor: offset of its
+ * name in names, or 0. */
+ferry_status fy_registry_hold(fy_registry *registry, const ferry_buffer *front,
+                              const ferry_buffer *back, size_t name, uint32_t *held_out,
+                              ferry_error *error);
+ferry_status fy_registry_name(fy_registry *registry, const char *name, size_t *name_out,
+                              ferry_error *error);
+
+/* Sorts both lists by (peer, task id). The ids' index is not needed any more, and freed. */
+void fy_registry_sort(fy_registry *registry);
+
+/* "task 7 (model.embed) from rank 0 to rank 1": for sentences. */
+void fy_end_describe(const fy_registry *registry, const fy_end *end, bool is_send, uint32_t my_rank,
+                     char *text, size_t text_bytes);
+
+/* tensors.c */
+size_t              fy_tensors_count(const ferry_tensors *tensors); /* NULL: 0 */
+const char         *fy_tensors_name(const ferry_tensors *tensors, size_t index);
+const ferry_buffer *fy_tensors_front(const ferry_tensors *tensors, size_t index);
+const ferry_buffer *fy_tensors_back(const ferry_tensors *tensors, size_t index); /* NULL: none */
+/* SIZE_MAX where there is none. */
+size_t fy_tensors_find(const ferry_tensors *tensors, const char *name);
+
+/* box.c: the checks of ferry_box, and its area. */
+ferry_status fy_box_area(const ferry_box *box, fy_area *area_out, ferry_error *error);
+
+/* bind.c: into an empty registry. Ranks of the plan are members (ferry_world_member). */
+ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferry_plan *plan,
+                     const ferry_tensors *sources, const ferry_tensors *destinations,
+                     bool wants_pairs, ferry_error *error);
+
+/* overlap.c: FERRY_ERR_INVALID_INPUT where two receives write one byte; names both tasks. Near
+ * linear in runs for disjoint areas; receives of one box shape are compared without their runs. */
+ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, ferry_error *error);
+
+/*
+ * match.c: collective; the ends are sorted. `own` is how this rank fared before, with its sentence
+ * in *own_error. FERRY_OK on all ranks, or one status and sentence on all: the first rank's own
+ * failure; else ranks bound plans of different digests (FERRY_ERR_DIGEST), or a task that only one
+ * side registered, or with different bytes (FERRY_ERR_INVALID_INPUT). What is gathered when all is
+ * well is O(1) per rank.
+ */
+ferry_status fy_match(ferry_world *world, const fy_registry *registry, uint64_t options_hash,
+                      ferry_status own, const ferry_error *own_error, ferry_error *error);
+
+#endif

@@ -1,0 +1,209 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Versions: what each destination holds. */
+#include "service/exec.h"
+
+#include "transport/agree.h"
+
+#include <string.h>
+
+static bool swaps(const ferry_service *service)
+{
+    return service->options.commit == FERRY_COMMIT_SWAP;
+}
+
+/* Before any peer is told that it may write. */
+void fy_targets_begin(ferry_service *service)
+{
+    fy_registry *registry = &service->registry;
+    service->n_begun++;
+    for (size_t i = 0; i < registry->n_targets; i++) {
+        fy_target *target = &registry->targets[i];
+        target->missing   = 0;
+        if (target->bytes > 0 && !swaps(service)) {
+            target->state   = FERRY_TENSOR_TORN;
+            target->version = service->n_begun;
+        }
+    }
+}
+
+static void miss(fy_registry *registry, const fy_lane *lane, size_t from_item, bool is_local)
+{
+    for (size_t i = from_item; i < lane->n_items; i++) {
+        const fy_item *item = &lane->items[i];
+        for (uint32_t p = 0; p < item->n_parts; p++) {
+            const fy_part_of *part    = &lane->parts[item->first_part + p];
+            uint32_t          receive = is_local ? part->place : part->end;
+            const fy_end     *end     = &registry->receives.items[receive];
+            registry->targets[registry->held[end->held].destination].missing += part->bytes;
+        }
+    }
+}
+
+static void count_missing(ferry_service *service)
+{
+    fy_exec *exec = service->exec;
+    miss(&service->registry, &exec->local, exec->n_local, true);
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        miss(&service->registry, &exec->channels[c].in, exec->channels[c].n_dealt, false);
+    }
+}
+
+void fy_targets_miss(ferry_service *service)
+{
+    service->n_begun++;
+    for (size_t i = 0; i < service->registry.n_targets; i++) {
+        service->registry.targets[i].missing = 0;
+    }
+    count_missing(service);
+}
+
+static void swap_buffers(fy_registry *registry)
+{
+    for (size_t i = 0; i < registry->n_held; i++) {
+        fy_held *held = &registry->held[i];
+        if (held->back.base != NULL) {
+            ferry_buffer front = held->front;
+            held->front        = held->back;
+            held->back         = front;
+        }
+    }
+}
+
+static void make_valid(ferry_service *service, fy_target *target)
+{
+    target->state   = FERRY_TENSOR_VALID;
+    target->version = service->n_begun;
+    target->missing = 0;
+}
+
+void fy_targets_end(ferry_service *service, bool ok)
+{
+    fy_registry *registry = &service->registry;
+    if (!ok) {
+        count_missing(service);
+    }
+    for (size_t i = 0; i < registry->n_targets; i++) {
+        fy_target *target = &registry->targets[i];
+        /* In place a tensor that got every byte is whole, whatever became of the others. */
+        if (target->bytes > 0 && (ok || (!swaps(service) && target->missing == 0))) {
+            make_valid(service, target);
+        }
+    }
+    if (ok) {
+        service->version = service->n_begun;
+        if (swaps(service)) {
+            swap_buffers(registry);
+            service->exec->side ^= 1;
+        }
+    }
+}
+
+/*
+ * Asking
+ */
+
+uint64_t ferry_service_destination_count(const ferry_service *service)
+{
+    return service == NULL ? 0 : service->registry.n_targets;
+}
+
+ferry_status ferry_service_destination_at(const ferry_service *service, uint64_t index,
+                                          ferry_destination *destination_out, ferry_error *error)
+{
+    if (service == NULL || index >= service->registry.n_targets || destination_out == NULL ||
+        destination_out->struct_size < sizeof *destination_out) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_destination_at needs a service, an index below "
+                       "ferry_service_destination_count, and a destination made with "
+                       "FERRY_DESTINATION_INIT");
+    }
+    const fy_registry *registry = &service->registry;
+    const fy_target   *target   = &registry->targets[index];
+    destination_out->name       = registry->names == NULL ? "" : registry->names + target->name;
+    destination_out->state      = target->state;
+    destination_out->version    = target->version;
+    destination_out->bytes      = target->bytes;
+    destination_out->missing    = target->missing;
+    destination_out->buffer     = registry->held[target->held].front;
+    return FERRY_OK;
+}
+
+uint64_t ferry_service_version(const ferry_service *service)
+{
+    return service == NULL ? 0 : service->version;
+}
+
+/*
+ * After a loss
+ */
+
+/* The version that this rank has whole, committed or not: every byte of the last run came. */
+static uint64_t whole_version(const ferry_service *service)
+{
+    const fy_registry *registry = &service->registry;
+    uint64_t           missing  = 0;
+    if (service->n_begun == service->version || service->exec == NULL) {
+        return service->version;
+    }
+    for (size_t i = 0; i < registry->n_targets; i++) {
+        missing += registry->targets[i].missing;
+    }
+    return missing == 0 ? service->n_begun : service->version;
+}
+
+/* This rank had missed only the news. */
+static void commit_late(ferry_service *service)
+{
+    fy_registry *registry = &service->registry;
+    for (size_t i = 0; i < registry->n_targets; i++) {
+        if (registry->targets[i].bytes > 0) {
+            make_valid(service, &registry->targets[i]);
+        }
+    }
+    service->version = service->n_begun;
+    if (swaps(service)) {
+        swap_buffers(registry);
+        service->exec->side ^= 1;
+    }
+}
+
+/* What all have: the least of what each has whole. In place nothing older is left to go back to. */
+ferry_status ferry_service_recover(ferry_service *service, ferry_world *survivors,
+                                   uint64_t *version_out, ferry_error *error)
+{
+    if (service == NULL || survivors == NULL || version_out == NULL || service->request != NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_recover needs a service without a run under way, the world "
+                       "of the survivors and a place for the version");
+    }
+    uint64_t     own    = whole_version(service);
+    const void  *all    = NULL;
+    ferry_status status = ferry_world_all_gather(survivors, &own, sizeof own, &all, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    uint64_t whole = UINT64_MAX;
+    for (uint32_t rank = 0; rank < ferry_world_n_ranks(survivors); rank++) {
+        uint64_t its;
+        memcpy(&its, (const char *)all + rank * sizeof its, sizeof its);
+        whole = its < whole ? its : whole;
+    }
+    if (whole > service->version && service->n_begun == whole) {
+        commit_late(service);
+    }
+    if (!swaps(service) && whole < service->n_begun) {
+        whole = 0; /* a later run has torn it */
+    }
+    /* Every rank answers the same: one that tore nothing cannot know that others did. */
+    const void *answers = NULL;
+    status              = ferry_world_all_gather(survivors, &whole, sizeof whole, &answers, error);
+    for (uint32_t rank = 0; status == FERRY_OK && rank < ferry_world_n_ranks(survivors); rank++) {
+        uint64_t its;
+        memcpy(&its, (const char *)answers + rank * sizeof its, sizeof its);
+        whole = its < whole ? its : whole;
+    }
+    if (status == FERRY_OK) {
+        *version_out = whole;
+    }
+    return status;
+}

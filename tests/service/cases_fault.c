@@ -1,0 +1,479 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Wrong bits, lost traffic, and ranks that die, stop or give up in the middle of runs. */
+#include "service/matrix.h"
+#include "service/scene.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+static bool is_ucx(const rank_context *me)
+{
+    return strcmp(me->engine->engine, "ucx") == 0;
+}
+
+/* A flipped bit is an error on every rank, or was in nothing that is kept: OK means right bytes. */
+void case_flip(rank_context *me)
+{
+    static const scene_limits limits   = {.most_tasks = 12, .most_bytes = 30000};
+    scene                    *s        = take(me, sizeof *s);
+    uint64_t                  random   = me->seed;
+    uint32_t                  n_caught = 0;
+    for (uint32_t i = 0; i < times_of(me, 8, 80); i++) {
+        service_setup setup;
+        scene_memory  memory;
+        char          wrapper[32];
+        snprintf(wrapper, sizeof wrapper, "flip=%u:", (unsigned)dice(&random, 1, 60));
+        setup_init(me, &setup, wrapper);
+        setup.options.checksum   = i % 2 == 0 ? FERRY_CHECKSUM_PATH : FERRY_CHECKSUM_END;
+        setup.options.paths      = i / 2 % 2 == 0 ? FERRY_PATH_STAGED : FERRY_PATH_REMOTE;
+        setup.options.slot_bytes = 1u << dice(&random, 8, 14);
+        ferry_service *service   = open_service(me, &setup.options);
+        scene_draw(s, me->seed * 300 + i, me->n_ranks, &limits);
+        scene_take(me, s, ferry_service_transport(service), &memory);
+        scene_register(me, s, service, &memory);
+        must(me, ferry_service_schedule(service, &me->error));
+        for (uint64_t version = 1; version <= 3; version++) {
+            scene_fill(me, s, &memory, version, true);
+            ferry_status status = ferry_service_run(service, &me->error);
+            all_same(me, "a run with flipped bits", status, status, NULL);
+            if (status == FERRY_OK) {
+                scene_expect(me, s, service, &memory, version, "bits were flipped unseen");
+            } else {
+                expect(me, strstr(me->error.message, "rank ") != NULL, "nobody is named: %s",
+                       me->error.message);
+                expect(me, status != FERRY_ERR_TIMEOUT, "%s", me->error.message);
+                scene_expect_kept(me, s, &memory, version, "bits were flipped");
+                n_caught++;
+            }
+            meet(me);
+        }
+        must(me, ferry_service_clear_requests(service, &me->error));
+        scene_give_back(me, s, &memory);
+        ferry_service_destroy(service);
+    }
+    expect(me, me->n_ranks == 1 || n_caught > 0, "no flip was caught at all");
+    free(s);
+}
+
+/* A destination that is called valid is so, whatever happened. */
+static void expect_truth(rank_context *me, const matrix *m, const ferry_service *service,
+                         uint64_t first_version)
+{
+    for (uint64_t i = 0; i < ferry_service_destination_count(service); i++) {
+        ferry_destination found = destination_of(me, service, i);
+        uint32_t          t     = (uint32_t)strtoul(found.name + 1, NULL, 10);
+        uint32_t          which = found.buffer.base == matrix_target(m, t, 1);
+        expect(me, found.missing <= found.bytes, "%s: %llu bytes of %llu are missing", found.name,
+               (unsigned long long)found.missing, (unsigned long long)found.bytes);
+        if (found.state == FERRY_TENSOR_VALID) {
+            uint64_t wrong = matrix_wrong(me, m, t, which, first_version + found.version - 1);
+            expect(me, wrong == 0, "%s is called valid in version %llu: %llu bytes are not",
+                   found.name, (unsigned long long)found.version, (unsigned long long)wrong);
+        }
+    }
+}
+
+static void service_for_fault(rank_context *me, service_setup *setup, const char *wrapper,
+                              uint64_t *random)
+{
+    setup_init(me, setup, wrapper);
+    setup->options.slot_bytes = 1u << dice(random, 9, 13);
+    setup->options.checksum   = random_below(random, 3);
+    setup->options.paths      = one_in(random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
+    setup->options.commit     = random_below(random, 2);
+    setup->options.no_relays  = one_in(random, 2);
+}
+
+/* Runs until one fails. false: no failure came. */
+static bool run_until_failure(rank_context *me, matrix *m, ferry_service *service, uint32_t most)
+{
+    for (uint64_t version = ferry_service_version(service) + 1; version <= most; version++) {
+        matrix_fill(m, version);
+        ferry_status status = ferry_service_run(service, &me->error);
+        if (status != FERRY_OK) {
+            expect(me, strlen(me->error.message) > 10, "%s has no sentence",
+                   ferry_status_name(status));
+            return true;
+        }
+        expect(me, ferry_service_version(service) == version, "version %llu, not %llu",
+               (unsigned long long)ferry_service_version(service), (unsigned long long)version);
+    }
+    return false;
+}
+
+/* One rank's traffic ends after some operations: no rank waits much longer than the deadline. */
+void case_lose(rank_context *me)
+{
+    service_setup setup;
+    uint64_t      random = me->seed + 5;
+    char          wrapper[64];
+    snprintf(wrapper, sizeof wrapper, "lose=%u@%u:", (unsigned)random_below(&random, me->n_ranks),
+             (unsigned)dice(&random, 20, 400));
+    service_for_fault(me, &setup, wrapper, &random);
+    setup.options.paths    = FERRY_PATH_STAGED;
+    ferry_service *service = NULL;
+    must(me, ferry_service_create(me->world, &setup.options, &service, &me->error));
+    bool         swap   = setup.options.commit == FERRY_COMMIT_SWAP;
+    matrix      *m      = matrix_make(me, 4, 1, 8, NULL);
+    ferry_status status = ferry_service_init(service, FERRY_LOG_ERROR, &me->error);
+    if (status == FERRY_OK) {
+        matrix_schedule(me, m, service, swap);
+        expect(me, run_until_failure(me, m, service, 500), "nothing was lost in 500 runs");
+        expect_truth(me, m, service, 1);
+    }
+    ferry_service_destroy(service);
+    matrix_free(m);
+}
+
+static bool abort_later(void *context, const ferry_progress *progress)
+{
+    rank_context *me = context;
+    if (progress->bytes_done * 3 >= progress->bytes_total) {
+        ferry_world_abort(me->world, "that is enough");
+    }
+    return true;
+}
+
+void case_abort(rank_context *me)
+{
+    service_setup setup;
+    uint64_t      random = me->seed + 6;
+    service_for_fault(me, &setup, "", &random);
+    ferry_service *service = open_service(me, &setup.options);
+    matrix        *m       = matrix_make(me, 4, 1, 8, NULL);
+    matrix_schedule(me, m, service, setup.options.commit == FERRY_COMMIT_SWAP);
+    if (me->rank == me->n_ranks - 1) {
+        ferry_service_set_progress(service, abort_later, me);
+    }
+    expect(me, run_until_failure(me, m, service, 500), "the world was not ended");
+    expect_truth(me, m, service, 1);
+    must_fail(me, FERRY_ERR_ABORTED, "that is enough", ferry_service_run(service, &me->error));
+    atomic_fetch_add(&me->shared->word[0], 1);
+    while (me->engine->threads && atomic_load(&me->shared->word[0]) < me->n_ranks) {
+        sleep_ms(1); /* the memory of threads is everybody's */
+    }
+    ferry_service_destroy(service);
+    matrix_free(m);
+}
+
+static void stop_myself(int number)
+{
+    (void)number;
+    raise(SIGSTOP);
+}
+
+/* The end of this process, or its stop, so many microseconds from now. */
+static void end_later(rank_context *me, uint32_t us, bool stops)
+{
+    struct itimerval timer = {.it_value = {.tv_sec = us / 1000000, .tv_usec = us % 1000000}};
+    if (signal(SIGALRM, stops ? stop_myself : SIG_DFL) == SIG_ERR ||
+        setitimer(ITIMER_REAL, &timer, NULL) != 0) {
+        fail(me, "no timer");
+    }
+}
+
+static void hurt_in_runs(rank_context *me, bool stops)
+{
+    service_setup setup;
+    uint64_t      random = me->seed + 7;
+    uint32_t      victim = random_below(&random, me->n_ranks);
+    service_for_fault(me, &setup, "", &random);
+    ferry_service *service = open_service(me, &setup.options);
+    matrix        *m       = matrix_make(me, 4, 1, 8, NULL);
+    matrix_schedule(me, m, service, setup.options.commit == FERRY_COMMIT_SWAP);
+    if (is_ucx(me)) { /* UCX 1.13 ends its process when a peer goes while it is being connected */
+        matrix_fill(m, 1);
+        must(me, ferry_service_run(service, &me->error));
+        atomic_fetch_add(&me->shared->word[0], 1);
+        while (atomic_load(&me->shared->word[0]) < me->n_ranks) {
+            sleep_ms(1);
+        }
+    }
+    if (me->rank == victim) {
+        end_later(me, dice(&random, 200, 40000), stops);
+    }
+    expect(me, run_until_failure(me, m, service, UINT32_MAX), "nobody was missed");
+    char name[32];
+    snprintf(name, sizeof name, "rank %u", (unsigned)victim);
+    expect(me, strstr(me->error.message, name) != NULL, "%s is not named: %.400s", name,
+           me->error.message);
+    expect_truth(me, m, service, 1);
+    must_fail(me, stops ? FERRY_ERR_TIMEOUT : FERRY_ERR_PEER_LOST, name,
+              ferry_service_run(service, &me->error));
+    ferry_service_destroy(service);
+    matrix_free(m);
+}
+
+void case_killed(rank_context *me)
+{
+    hurt_in_runs(me, false);
+}
+
+void case_stopped(rank_context *me)
+{
+    hurt_in_runs(me, true);
+}
+
+/* Somewhere in the life of services. */
+void case_killed_early(rank_context *me)
+{
+    uint64_t     random = me->seed + 8;
+    uint32_t     victim = random_below(&random, me->n_ranks);
+    ferry_status status = FERRY_OK;
+    matrix      *m      = matrix_make(me, 2, 1, 8, NULL);
+    ferry_plan  *plan   = matrix_plan(me, m, NULL, 0);
+    uint32_t     us     = dice(&random, 200, 60000); /* on all ranks: options follow */
+    if (me->rank == victim) {
+        end_later(me, us, false);
+    }
+    while (status == FERRY_OK) {
+        service_setup  setup;
+        ferry_service *service = NULL;
+        ferry_tensors *sources = matrix_sources(me, m), *targets = matrix_targets(me, m, 0, true);
+        service_for_fault(me, &setup, "", &random);
+        must(me, ferry_service_create(me->world, &setup.options, &service, &me->error));
+        status = ferry_service_init(service, FERRY_LOG_ERROR, &me->error);
+        if (status == FERRY_OK) {
+            must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
+            status = ferry_service_schedule(service, &me->error);
+        }
+        if (status == FERRY_OK) {
+            status = ferry_service_run(service, &me->error);
+        }
+        ferry_tensors_destroy(sources);
+        ferry_tensors_destroy(targets);
+        ferry_service_destroy(service);
+    }
+    expect(me, status == FERRY_ERR_PEER_LOST, "%s: %s", ferry_status_name(status),
+           me->error.message);
+    ferry_plan_destroy(plan);
+    matrix_free(m);
+}
+
+/* After a loss */
+
+typedef struct ending {
+    rank_context *me;
+    uint64_t      percent; /* of a run's bytes */
+    bool          dies;
+} ending;
+
+static bool end_here(void *context, const ferry_progress *progress)
+{
+    ending *e = context;
+    if (progress->bytes_done * 100 >= progress->bytes_total * e->percent) {
+        if (e->dies) {
+            kill(getpid(), SIGKILL);
+        }
+        ferry_world_abort(e->me->world, "this rank gives up");
+    }
+    return true;
+}
+
+/* What all ranks of a world have together. */
+static uint64_t sum_of(rank_context *me, ferry_world *world, uint64_t mine)
+{
+    const void *all = NULL;
+    uint64_t    sum = 0;
+    must(me, ferry_world_all_gather(world, &mine, sizeof mine, &all, &me->error));
+    for (uint32_t r = 0; r < ferry_world_n_ranks(world); r++) {
+        uint64_t theirs;
+        memcpy(&theirs, (const char *)all + r * sizeof theirs, sizeof theirs);
+        sum += theirs;
+    }
+    return sum;
+}
+
+static uint64_t missing_of(rank_context *me, const ferry_service *service)
+{
+    uint64_t missing = 0;
+    for (uint64_t i = 0; i < ferry_service_destination_count(service); i++) {
+        missing += destination_of(me, service, i).missing;
+    }
+    return missing;
+}
+
+/* All who are left agree about a version, and have it whole if there is one. */
+static uint64_t recover(rank_context *me, matrix *m, ferry_service *service, ferry_world *survivors)
+{
+    uint64_t version = UINT64_MAX;
+    must(me, ferry_service_recover(service, survivors, &version, &me->error));
+    uint64_t sum = sum_of(me, survivors, version);
+    expect(me, sum == version * ferry_world_n_ranks(survivors), "version %llu here, %llu in all",
+           (unsigned long long)version, (unsigned long long)sum);
+    expect(me, version == 0 || ferry_service_version(service) == version,
+           "version %llu, and %llu recovered", (unsigned long long)ferry_service_version(service),
+           (unsigned long long)version);
+    expect_truth(me, m, service, 1);
+    for (uint64_t i = 0; version > 0 && i < ferry_service_destination_count(service); i++) {
+        ferry_destination found = destination_of(me, service, i);
+        expect(me, found.state == FERRY_TENSOR_VALID && found.version == version,
+               "%s: state %u, version %llu after version %llu was recovered", found.name,
+               (unsigned)found.state, (unsigned long long)found.version,
+               (unsigned long long)version);
+    }
+    return version;
+}
+
+static void bind_after_loss(rank_context *me, matrix *m, ferry_service *service, ferry_world *world)
+{
+    uint32_t lost[MOST_RANKS];
+    size_t   n_lost = 0;
+    for (uint32_t r = 0, at = 0; r < me->n_ranks; r++) {
+        if (at < ferry_world_n_ranks(world) && ferry_world_member(world, at) == r) {
+            at++;
+        } else {
+            lost[n_lost++] = r;
+        }
+    }
+    ferry_plan    *plan    = matrix_plan(me, m, lost, n_lost);
+    ferry_tensors *sources = matrix_sources(me, m), *targets = matrix_targets(me, m, 0, false);
+    must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
+    ferry_tensors_destroy(sources);
+    ferry_tensors_destroy(targets);
+    ferry_plan_destroy(plan);
+}
+
+/*
+ * Brings what is missing, no more than that and a slot for each peer, in the smaller world. The
+ * failed service is destroyed: before there is another one, or later.
+ */
+static void go_on(rank_context *me, matrix *m, ferry_service *failed, ferry_world *world,
+                  uint64_t version)
+{
+    service_setup  setup;
+    ferry_service *service = NULL;
+    ferry_ledger  *ledger  = NULL;
+    uint64_t       own     = missing_of(me, failed);
+    uint64_t       missing = sum_of(me, world, own);
+    uint32_t       n       = ferry_world_n_ranks(world);
+    bool           first   = me->seed % 2 == 0 || has_wrapper(me, "strict"); /* one at a time */
+    char           what[128];
+    must(me, ferry_service_take_ledger(failed, &ledger, &me->error));
+    expect(me, ferry_ledger_bytes(ledger) + own == matrix_bytes_in(m),
+           "%llu bytes in place and %llu missing of %llu",
+           (unsigned long long)ferry_ledger_bytes(ledger), (unsigned long long)own,
+           (unsigned long long)matrix_bytes_in(m));
+    snprintf(what, sizeof what, "after a loss with %llu bytes missing of %llu",
+             (unsigned long long)own, (unsigned long long)matrix_bytes_in(m));
+    if (first) {
+        ferry_service_destroy(failed);
+    }
+    setup_init(me, &setup, "");
+    setup.options.slot_bytes = 4096;
+    setup.options.no_relays  = true;
+    must(me, ferry_service_create(world, &setup.options, &service, &me->error));
+    must(me, ferry_service_init(service, FERRY_LOG_ERROR, &me->error));
+    bind_after_loss(me, m, service, world);
+    must(me, ferry_service_resume(service, ledger, &me->error));
+    ferry_ledger_destroy(ledger);
+    must(me, ferry_service_schedule(service, &me->error));
+    must(me, ferry_service_run(service, &me->error));
+    matrix_expect(me, m, 0, version, what);
+    ferry_service_statistics statistics = statistics_of(me, service);
+    uint64_t                 moved      = sum_of(me, world, bytes_sent(&statistics));
+    expect(me, moved <= missing + (uint64_t)n * n * 4096, "%llu bytes moved, %llu were missing",
+           (unsigned long long)moved, (unsigned long long)missing);
+    for (uint64_t i = 0; i < ferry_service_destination_count(service); i++) {
+        expect(me, destination_of(me, service, i).state == FERRY_TENSOR_VALID, "not valid");
+    }
+    ferry_service_destroy(service);
+    if (!first) {
+        ferry_service_destroy(failed);
+    }
+}
+
+/* A rank dies in the middle of a run, or where ranks are threads, ends the world. */
+void case_resume(rank_context *me)
+{
+    service_setup setup;
+    uint64_t      random = me->seed + 9;
+    uint32_t      victim = random_below(&random, me->n_ranks);
+    setup_init(me, &setup, "");
+    setup.options.slot_bytes = 4096;
+    setup.options.no_relays  = true;
+    setup.options.checksum   = random_below(&random, 3);
+    setup.options.paths      = one_in(&random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
+    uint32_t       n_whole   = random_below(&random, 2);
+    uint32_t       share     = random_below(&random, 100);
+    ferry_service *service   = open_service(me, &setup.options);
+    matrix        *m         = matrix_make(me, 6, 2, 8, NULL);
+    matrix_schedule(me, m, service, false);
+    for (uint32_t version = 1; version <= n_whole; version++) {
+        matrix_fill(m, version);
+        must(me, ferry_service_run(service, &me->error));
+        matrix_expect(me, m, 0, version, "before a loss");
+    }
+    ending e = {.me = me, .percent = share, .dies = !me->engine->threads};
+    if (me->rank == victim) {
+        ferry_service_set_progress(service, end_here, &e);
+    }
+    uint64_t     version = n_whole;
+    ferry_status status;
+    do {
+        matrix_fill(m, ++version);
+        status    = ferry_service_run(service, &me->error);
+        e.percent = 0; /* of a run that has not called back so late */
+    } while (status == FERRY_OK);
+    ferry_world *world = NULL;
+    must(me, ferry_world_shrink(me->world, 0, &world, &me->error));
+    uint32_t left = me->n_ranks - (me->engine->threads ? 0 : 1);
+    expect(me, ferry_world_n_ranks(world) == left, "%u ranks are left",
+           (unsigned)ferry_world_n_ranks(world));
+    uint64_t whole = recover(me, m, service, world);
+    expect(me, whole <= version, "version %llu of %llu", (unsigned long long)whole,
+           (unsigned long long)version);
+    /* Some may have begun one more than others: then sources differ, and there is nothing to go on.
+     */
+    if (sum_of(me, world, version) == version * left &&
+        sum_of(me, world, whole < version) == left) {
+        go_on(me, m, service, world, version);
+    } else {
+        ferry_service_destroy(service);
+    }
+    ferry_world_destroy(world);
+    matrix_free(m);
+}
+
+/* With pairs somebody always has a whole version, and all have the same one. */
+void case_recover_pairs(rank_context *me)
+{
+    service_setup setup;
+    uint64_t      random = me->seed + 10;
+    uint32_t      victim = random_below(&random, me->n_ranks);
+    setup_init(me, &setup, "");
+    setup.options.slot_bytes = 2048;
+    setup.options.commit     = FERRY_COMMIT_SWAP;
+    setup.options.paths      = one_in(&random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
+    ferry_service *service   = open_service(me, &setup.options);
+    matrix        *m         = matrix_make(me, 3, 2, 8, NULL);
+    matrix_schedule(me, m, service, true);
+    matrix_fill(m, 1);
+    must(me, ferry_service_run(service, &me->error));
+    atomic_fetch_add(&me->shared->word[0], 1);
+    while (me->rank == victim && atomic_load(&me->shared->word[0]) < me->n_ranks) {
+        sleep_ms(1); /* until the run is behind all, and no barrier under way either */
+    }
+    uint64_t     version = 1;
+    ending       e       = {.me = me, .percent = 50};
+    ferry_status status;
+    if (me->rank == victim && me->engine->threads) {
+        ferry_service_set_progress(service, end_here, &e);
+    } else if (me->rank == victim) {
+        end_later(me, dice(&random, 100, 20000), false);
+    }
+    do {
+        matrix_fill(m, ++version);
+        status = ferry_service_run(service, &me->error);
+    } while (status == FERRY_OK);
+    ferry_world *world = NULL;
+    must(me, ferry_world_shrink(me->world, 0, &world, &me->error));
+    uint64_t whole = recover(me, m, service, world);
+    expect(me, whole + 1 == version || whole == version, "version %llu was recovered of %llu",
+           (unsigned long long)whole, (unsigned long long)version);
+    ferry_service_destroy(service);
+    ferry_world_destroy(world);
+    matrix_free(m);
+}

@@ -1,0 +1,106 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TESTS_SERVICE_SUITE_H
+#define FERRY_TESTS_SERVICE_SUITE_H
+
+/*
+ * The copy service through its public interface: a table of cases and a table of rows, as for the
+ * engines (conformance/suite.h, whose ranks and helpers these are).
+ */
+#include "conformance/suite.h"
+
+#include <ferry/service.h>
+
+/* Names of the engines of this row behind wrappers ("flip=3:", or ""); NULL: the default. */
+const char *engines_of(const rank_context *me, const char *wrappers, char *text, size_t n_bytes);
+
+/* The options of this row. The text holds the engines and must live as long as the options. */
+typedef struct service_setup {
+    ferry_service_options options;
+    char                  engines[160];
+} service_setup;
+
+void setup_init(const rank_context *me, service_setup *setup, const char *wrappers);
+
+/* Created and initialized. */
+ferry_service *open_service(rank_context *me, const ferry_service_options *options);
+
+/*
+ * What a collective call returned on this rank, told to all: fails unless all have this status, and
+ * with one sentence that holds these words. For worlds that live.
+ */
+void all_same(rank_context *me, const char *what, ferry_status got, ferry_status wanted,
+              const char *words);
+#define all_fail(me, wanted, words, call)                                                          \
+    do {                                                                                           \
+        (me)->error.message[0]  = '\0';                                                            \
+        ferry_status all_status = (call);                                                          \
+        all_same((me), #call, all_status, (wanted), (words));                                      \
+    } while (0)
+
+ferry_service_statistics statistics_of(rank_context *me, const ferry_service *service);
+ferry_destination destination_of(rank_context *me, const ferry_service *service, uint64_t index);
+
+static inline uint64_t bytes_sent(const ferry_service_statistics *s)
+{
+    return s->bytes_local + s->bytes_mapped + s->bytes_attach + s->bytes_remote + s->bytes_staged;
+}
+
+static inline uint32_t dice(uint64_t *state, uint32_t least, uint32_t most)
+{
+    return least + random_below(state, most - least + 1);
+}
+
+static inline bool one_in(uint64_t *state, uint32_t n)
+{
+    return random_below(state, n) == 0;
+}
+
+/* The number of scenes of a case, for the quick run and the long one. */
+static inline uint32_t times_of(const rank_context *me, uint32_t quick, uint32_t slow)
+{
+    return me->is_long ? slow : quick;
+}
+
+/* cases_random.c */
+void case_random(rank_context *me);
+void case_large(rank_context *me);
+void case_caps(rank_context *me);
+void case_shared_transport(rank_context *me);
+
+/* cases_use.c */
+void case_empty(rank_context *me);
+void case_properties(rank_context *me);
+void case_boxes(rank_context *me);
+void case_transposed(rank_context *me);
+void case_many(rank_context *me);
+void case_polling(rank_context *me);
+void case_askers(rank_context *me);
+void case_cancel(rank_context *me);
+void case_progress_cancel(rank_context *me);
+void case_ends(rank_context *me);
+void case_spans(rank_context *me);
+void case_cycles(rank_context *me);
+
+/* cases_bad.c */
+void case_bad_calls(rank_context *me);
+void case_bad_registrations(rank_context *me);
+void case_bad_boxes(rank_context *me);
+void case_unmatched(rank_context *me);
+void case_two_writers(rank_context *me);
+void case_differing_options(rank_context *me);
+void case_bad_plans(rank_context *me);
+
+/* cases_plan.c */
+void case_bind(rank_context *me);
+void case_rebind(rank_context *me);
+void case_swap(rank_context *me);
+void case_relays(rank_context *me);
+
+/* cases_fault.c */
+void case_killed(rank_context *me);
+void case_stopped(rank_context *me);
+void case_killed_early(rank_context *me);
+void case_resume(rank_context *me);
+void case_recover_pairs(rank_context *me);
+
+#endif

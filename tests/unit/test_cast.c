@@ -1,0 +1,467 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Casts against a slow reference that knows of each type only what its codes are worth: the nearest
+ * value is looked up in the list of all of them, and of two that are as near the even code is
+ * taken.
+ */
+#include "base/copy.h"
+#include "pack/cast.h"
+
+#include "support/check.h"
+#include "support/each_isa.h"
+#include "support/random.h"
+
+#include <ferry/dtype.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+/* How a type is laid out, and what it does with what is too large. */
+typedef struct layout {
+    const char *name;
+    uint32_t    kind;
+    int         exponent_bits, mantissa_bits;
+    bool        has_infinity; /* else only the code of all ones is NaN, and there is no infinity */
+    bool        saturates;
+    uint32_t    n_finite; /* positive codes, from 0 on, that are numbers; filled in */
+    double     *values;   /* of those and, where the next would be, one more */
+} layout;
+
+static layout layouts[] = {
+    {"f16", FERRY_F16, 5, 10, true, false, 0, NULL},
+    {"bf16", FERRY_BF16, 8, 7, true, false, 0, NULL},
+    {"f8e4m3", FERRY_F8E4M3, 4, 3, false, true, 0, NULL},
+    {"f8e5m2", FERRY_F8E5M2, 5, 2, true, true, 0, NULL},
+};
+
+static int bits_of_kind(const layout *l)
+{
+    return 1 + l->exponent_bits + l->mantissa_bits;
+}
+
+static double value_of(const layout *l, uint32_t magnitude)
+{
+    int exponent = (int)(magnitude >> l->mantissa_bits);
+    int mantissa = (int)(magnitude & ((1u << l->mantissa_bits) - 1));
+    int bias     = (1 << (l->exponent_bits - 1)) - 1;
+    return exponent == 0
+               ? ldexp(mantissa, 1 - bias - l->mantissa_bits)
+               : ldexp(mantissa + (1 << l->mantissa_bits), exponent - bias - l->mantissa_bits);
+}
+
+static int list_values(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        layout  *l   = &layouts[i];
+        uint32_t all = 1u << (bits_of_kind(l) - 1);
+        l->n_finite  = l->has_infinity ? all - (1u << l->mantissa_bits) : all - 1;
+        l->values    = malloc((l->n_finite + 1) * sizeof *l->values);
+        for (uint32_t code = 0; code <= l->n_finite; code++) {
+            l->values[code] = value_of(l, code);
+        }
+    }
+    return 0;
+}
+
+static int free_values(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        free(layouts[i].values);
+    }
+    return 0;
+}
+
+/* The code of a magnitude, which is not NaN. Infinite is what rounds to where the next would be. */
+static uint32_t nearest(const layout *l, double magnitude)
+{
+    uint32_t low = 0, high = l->n_finite;
+    if (isinf(magnitude)) {
+        return l->has_infinity ? l->n_finite : l->n_finite - 1;
+    }
+    if (magnitude >= l->values[high]) {
+        return l->saturates ? l->n_finite - 1 : l->n_finite;
+    }
+    while (high - low > 1) { /* values[low] <= magnitude < values[high] */
+        uint32_t middle = low + (high - low) / 2;
+        if (l->values[middle] <= magnitude) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    double   below = magnitude - l->values[low], above = l->values[high] - magnitude;
+    uint32_t code = below < above || (below == above && low % 2 == 0) ? low : high;
+    return code == l->n_finite && l->saturates ? l->n_finite - 1 : code;
+}
+
+static uint32_t f32_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static float f32_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* What an f32 becomes. */
+static uint32_t narrow_reference(const layout *l, float value)
+{
+    uint32_t bits = f32_bits(value), sign = bits >> 31 << (bits_of_kind(l) - 1);
+    if (isnan(value)) {
+        uint32_t payload = (bits & 0x7fffff) >> (23 - l->mantissa_bits);
+        uint32_t quiet   = 1u << (l->mantissa_bits - 1);
+        bool     keeps   = !l->saturates;
+        return sign | (keeps ? l->n_finite | quiet | payload : (1u << (bits_of_kind(l) - 1)) - 1);
+    }
+    return sign | nearest(l, fabs((double)value));
+}
+
+/* What a code is, as an f32's bits. */
+static uint32_t widen_reference(const layout *l, uint32_t code)
+{
+    int      n_bits    = bits_of_kind(l);
+    uint32_t sign      = code >> (n_bits - 1) << 31;
+    uint32_t magnitude = code & ((1u << (n_bits - 1)) - 1);
+    if (magnitude < l->n_finite) {
+        return sign | f32_bits((float)l->values[magnitude]);
+    }
+    return l->has_infinity
+               ? sign | 0x7f800000 | (magnitude - l->n_finite) << (23 - l->mantissa_bits)
+               : sign | 0x7fc00000;
+}
+
+/* ---- one cast of many elements ---- */
+
+static void cast_all(const fy_cast *cast, const void *from, void *to, size_t n)
+{
+    fy_area f = fy_area_flat(0, n * fy_cast_element_bytes(cast->from_kind));
+    fy_area t = fy_area_flat(0, n * fy_cast_element_bytes(cast->to_kind));
+    fy_area_cast(cast, &t, to, &f, from, 0, n);
+    fy_copy_fence();
+}
+
+static fy_cast plain(uint32_t from_kind, uint32_t to_kind)
+{
+    return (fy_cast){.from_kind = from_kind, .to_kind = to_kind, .n_rows = 1, .n_columns = 1};
+}
+
+static uint32_t code_at(const layout *l, const void *codes, size_t i)
+{
+    uint16_t two;
+    if (bits_of_kind(l) == 8) {
+        return ((const unsigned char *)codes)[i];
+    }
+    memcpy(&two, (const char *)codes + 2 * i, sizeof two);
+    return two;
+}
+
+static void check_narrow(const layout *l, const float *values, size_t n)
+{
+    void   *codes = malloc(2 * n);
+    fy_cast cast  = plain(FERRY_F32, l->kind);
+    cast_all(&cast, values, codes, n);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t wanted = narrow_reference(l, values[i]), got = code_at(l, codes, i);
+        check_at(got == wanted, "%s of %.9g (%08x): %04x, not %04x", l->name, (double)values[i],
+                 f32_bits(values[i]), got, wanted);
+    }
+    free(codes);
+}
+
+/* Every code, widened; and back, which must give it again. */
+static void test_all_codes_to_f32(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        const layout *l      = &layouts[i];
+        size_t        n      = (size_t)1 << bits_of_kind(l);
+        uint16_t     *halves = malloc(2 * n);
+        uint8_t      *bytes  = malloc(n);
+        float        *values = malloc(n * sizeof *values);
+        for (size_t code = 0; code < n; code++) {
+            halves[code] = (uint16_t)code;
+            bytes[code]  = (uint8_t)code;
+        }
+        fy_cast cast = plain(l->kind, FERRY_F32);
+        cast_all(&cast, n == 256 ? (void *)bytes : (void *)halves, values, n);
+        for (size_t code = 0; code < n; code++) {
+            uint32_t wanted = widen_reference(l, (uint32_t)code);
+            check_at(f32_bits(values[code]) == wanted, "%s %04zx: %08x, not %08x", l->name, code,
+                     f32_bits(values[code]), wanted);
+        }
+        check_narrow(l, values, n);
+        free(halves);
+        free(bytes);
+        free(values);
+    }
+}
+
+/* Every code of every type to every other type: each goes to f32 exactly first. */
+static void test_all_codes_to_all_types(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        const layout *f     = &layouts[i];
+        size_t        n     = (size_t)1 << bits_of_kind(f);
+        char         *codes = malloc(2 * n), *out = malloc(2 * n);
+        for (size_t code = 0; code < n; code++) {
+            uint16_t half = (uint16_t)code;
+            if (n == 256) {
+                codes[code] = (char)code;
+            } else {
+                memcpy(codes + 2 * code, &half, sizeof half);
+            }
+        }
+        for (size_t j = 0; j < COUNT_OF(layouts); j++) {
+            const layout *t    = &layouts[j];
+            fy_cast       cast = plain(f->kind, t->kind);
+            cast_all(&cast, codes, out, n);
+            for (size_t code = 0; code < n; code++) {
+                uint32_t wanted = narrow_reference(t, f32_of(widen_reference(f, (uint32_t)code)));
+                check_at(code_at(t, out, code) == wanted, "%s %04zx to %s: %04x, not %04x", f->name,
+                         code, t->name, code_at(t, out, code), wanted);
+            }
+        }
+        free(codes);
+        free(out);
+    }
+}
+
+/* Around every value of a type and half way to the next one, on both sides of zero. */
+static void test_f32_around_every_boundary(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        const layout *l      = &layouts[i];
+        float        *values = malloc(12 * (size_t)l->n_finite * sizeof *values);
+        size_t        n      = 0;
+        for (uint32_t code = 0; code < l->n_finite; code++) {
+            double places[] = {l->values[code], (l->values[code] + l->values[code + 1]) / 2};
+            for (size_t j = 0; j < COUNT_OF(places); j++) {
+                float at    = (float)places[j];
+                values[n++] = at;
+                values[n++] = nextafterf(at, INFINITY);
+                values[n++] = nextafterf(at, -INFINITY);
+                values[n++] = -at;
+                values[n++] = -nextafterf(at, INFINITY);
+                values[n++] = -nextafterf(at, -INFINITY);
+            }
+        }
+        check_narrow(l, values, n);
+        free(values);
+    }
+}
+
+static void test_random_and_special_f32(void **state)
+{
+    (void)state;
+    static const uint32_t specials[] = {0,          0x80000000, 1,          0x80000001, 0x7fffff,
+                                        0x800000,   0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000,
+                                        0x7fc00000, 0xffc00000, 0x7f800001, 0xff800001, 0x7fffffff,
+                                        0xffffffff, 0x7fa12345, 0x7fbfffff};
+    enum { N = 200000 };
+    float   *values = malloc(N * sizeof *values);
+    uint64_t seed   = 9;
+    for (size_t i = 0; i < N; i++) {
+        values[i] = f32_of(i < COUNT_OF(specials) ? specials[i] : (uint32_t)random_u64(&seed));
+    }
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        check_narrow(&layouts[i], values, N);
+    }
+    free(values);
+}
+
+static void test_f64_to_f32(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
+    double   from[N];
+    float    to[N];
+    uint64_t seed = 3;
+    fy_cast  cast = plain(FERRY_F64, FERRY_F32);
+    for (size_t i = 0; i < N; i++) {
+        uint64_t bits = random_u64(&seed);
+        bits = i % 2 ? (bits & 0x800fffffffffffffu) | (uint64_t)(1023 - 140 + i / 11) << 52 : bits;
+        memcpy(&from[i], &bits, sizeof bits);
+    }
+    from[0] = INFINITY;
+    from[2] = -0.0;
+    from[4] = 1 + 0x1p-24; /* a tie: down to even */
+    from[6] = 1 + 0x3p-24; /* and up */
+    cast_all(&cast, from, to, N);
+    assert_true(to[4] == 1.0f && to[6] == 1.0f + 0x1p-22f);
+    for (size_t i = 0; i < N; i++) {
+        if (isnan(from[i])) {
+            assert_true(isnan(to[i]));
+        } else {
+            /* No f32 is nearer. */
+            double error = fabs((double)to[i] - from[i]);
+            check_at(isinf(to[i])
+                         ? fabs(from[i]) >= 0x1.ffffffp127
+                         : error <= fabs((double)nextafterf(to[i], INFINITY) - from[i]) &&
+                               error <= fabs((double)nextafterf(to[i], -INFINITY) - from[i]),
+                     "%a becomes %a", from[i], (double)to[i]);
+        }
+    }
+}
+
+/* ---- areas and scales ---- */
+
+typedef struct grid {
+    uint64_t n_planes, n_rows, n_columns;
+} grid;
+
+static fy_area area_of(const grid *g, uint64_t element_bytes, uint64_t gap, uint64_t *end_out)
+{
+    uint64_t    begin;
+    uint64_t    length[] = {g->n_planes, g->n_rows, g->n_columns};
+    uint64_t    pitch    = (g->n_columns + gap) * element_bytes;
+    uint64_t    stride[] = {(g->n_rows + gap) * pitch, pitch, element_bytes};
+    fy_area     area;
+    ferry_error error;
+    must(fy_area_make(64 + gap, element_bytes, 3, length, stride, &area, &error), &error);
+    fy_area_hull(&area, &begin, end_out);
+    return area;
+}
+
+static float scale_of(const fy_cast_scales *s, uint64_t plane, uint64_t row, uint64_t column)
+{
+    if (s->values == NULL || s->block[0] == 0) {
+        return s->values == NULL ? 1 : s->values[0];
+    }
+    return s->values[plane * s->plane + (row + s->origin[0]) / s->block[0] * s->pitch +
+                     (column + s->origin[1]) / s->block[1]];
+}
+
+static fy_cast_scales random_scales(const grid *g, float *values, uint64_t *seed)
+{
+    fy_cast_scales s = {.values = random_below(seed, 4) == 0 ? NULL : values};
+    for (size_t i = 0; i < 4096; i++) {
+        values[i] = (float)ldexp(1 + (double)random_below(seed, 1000) / 1000,
+                                 (int)random_below(seed, 9) - 5);
+    }
+    if (random_below(seed, 4) != 0) {
+        for (int d = 0; d < 2; d++) {
+            s.block[d]  = 1 + random_below(seed, 40);
+            s.origin[d] = random_below(seed, (uint32_t)s.block[d]);
+        }
+        s.pitch =
+            (g->n_columns + s.origin[1] + s.block[1] - 1) / s.block[1] + random_below(seed, 3);
+        s.plane = ((g->n_rows + s.origin[0] + s.block[0] - 1) / s.block[0]) * s.pitch;
+        if (s.plane * g->n_planes > 4096) {
+            s.block[0] = 0;
+        }
+    }
+    return s;
+}
+
+/* f32 to an f8 and back to bf16, element by element. */
+static void check_grid(const grid *g, uint64_t seed)
+{
+    const layout *t = &layouts[2 + seed % 2], *b = &layouts[1];
+    uint64_t      n  = g->n_planes * g->n_rows * g->n_columns, f_end, t_end, b_end;
+    fy_area       fa = area_of(g, 4, seed % 3, &f_end), ta = area_of(g, 1, seed % 5, &t_end);
+    fy_area       ba     = area_of(g, 2, seed % 2, &b_end);
+    float        *values = malloc(4096 * sizeof *values);
+    uint64_t first = seed % 7 < n ? seed % 7 : 0, count = n - first - (seed % 2 && first + 1 < n);
+    char    *f = malloc(f_end), *to = malloc(t_end + 64), *back = malloc(b_end + 64);
+    fy_cast  cast    = plain(FERRY_F32, t->kind);
+    cast.n_rows      = g->n_rows;
+    cast.n_columns   = g->n_columns;
+    cast.to_scales   = random_scales(g, values, &seed);
+    fy_cast undo     = cast;
+    undo.from_kind   = t->kind;
+    undo.to_kind     = FERRY_BF16;
+    undo.from_scales = cast.to_scales;
+    undo.to_scales   = (fy_cast_scales){0};
+    for (uint64_t i = 0; i + 4 <= f_end; i += 4) {
+        float value = (float)((double)random_below(&seed, 100000) / 250 - 200);
+        memcpy(f + i, &value, sizeof value);
+    }
+    memset(to, 0x5a, t_end + 64);
+    memset(back, 0x5a, b_end + 64);
+    fy_area_cast(&cast, &ta, to, &fa, f, first, count);
+    fy_area_cast(&undo, &ba, back, &ta, to, first, count);
+    fy_copy_fence();
+    for (uint64_t k = 0; k < n; k++) {
+        float    value, scale;
+        uint64_t column = k % g->n_columns, row = k / g->n_columns % g->n_rows;
+        scale = scale_of(&cast.to_scales, k / g->n_columns / g->n_rows, row, column);
+        /* Walks of one element each: the walk is tested elsewhere. */
+        uint64_t     at = 0, got = 0;
+        fy_area_walk fw = fy_area_walk_of(&fa, 4 * k, 4);
+        fy_area_walk tw = fy_area_walk_of(&ta, k, 1);
+        fy_area_walk bw = fy_area_walk_of(&ba, 2 * k, 2);
+        fy_area_next(&fw, &at, &got);
+        memcpy(&value, f + at, sizeof value);
+        bool is_in = k >= first && k < first + count;
+        fy_area_next(&tw, &at, &got);
+        uint32_t code   = (unsigned char)to[at];
+        uint32_t wanted = is_in ? narrow_reference(t, value / scale) : 0x5a;
+        check_at(code == wanted, "%s element %llu of %g / %g: %02x, not %02x", t->name,
+                 (unsigned long long)k, (double)value, (double)scale, code, wanted);
+        fy_area_next(&bw, &at, &got);
+        wanted = is_in ? narrow_reference(b, f32_of(widen_reference(t, code)) * scale) : 0x5a5a;
+        check_at(code_at(b, back + at, 0) == wanted, "element %llu back", (unsigned long long)k);
+    }
+    for (int i = 0; i < 64; i++) {
+        assert_true(to[t_end + (uint64_t)i] == 0x5a && back[b_end + (uint64_t)i] == 0x5a);
+    }
+    free(values);
+    free(f);
+    free(to);
+    free(back);
+}
+
+static void test_areas_and_scales(void **state)
+{
+    (void)state;
+    for (uint64_t i = 1; i <= 300; i++) {
+        uint64_t seed = i;
+        grid     g    = {1 + random_below(&seed, 3), 1 + random_below(&seed, 30),
+                         1 + random_below(&seed, i % 10 == 0 ? 3000 : 90)};
+        check_grid(&g, i);
+    }
+}
+
+static void test_which_exist(void **state)
+{
+    (void)state;
+    static const uint32_t kinds[] = {FERRY_F32, FERRY_F16, FERRY_BF16, FERRY_F8E4M3, FERRY_F8E5M2};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        for (size_t j = 0; j < COUNT_OF(kinds); j++) {
+            assert_true(fy_cast_exists(kinds[i], kinds[j]));
+        }
+        assert_false(fy_cast_exists(kinds[i], FERRY_F64));
+        assert_false(fy_cast_exists(kinds[i], FERRY_I32));
+        assert_false(fy_cast_exists(FERRY_U8, kinds[i]));
+        assert_true(fy_cast_exists(FERRY_F64, kinds[i]) == (kinds[i] == FERRY_F32));
+    }
+    assert_int_equal(fy_cast_element_bytes(FERRY_C64), 0);
+}
+
+static int run_all(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_which_exist),
+        cmocka_unit_test(test_all_codes_to_f32),
+        cmocka_unit_test(test_all_codes_to_all_types),
+        cmocka_unit_test(test_f32_around_every_boundary),
+        cmocka_unit_test(test_random_and_special_f32),
+        cmocka_unit_test(test_f64_to_f32),
+        cmocka_unit_test(test_areas_and_scales),
+    };
+    return cmocka_run_group_tests(tests, list_values, free_values);
+}
+
+int main(void)
+{
+    return run_with_each_isa(run_all);
+}
