@@ -16,6 +16,7 @@ typedef struct command {
 } command;
 
 extern const command command_plan;
+extern const command command_run;
 extern const command command_launch;
 extern const command command_bench;
 extern const command command_info;

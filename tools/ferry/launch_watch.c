@@ -128,6 +128,9 @@ static void fail_rank(launch_job *job, uint32_t local_rank, int how)
     int      pid  = job->ranks[local_rank].pid;
     int      code = WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how);
     if (WIFSIGNALED(how)) {
+        if (job->request->ranks_explain && job->status == EXIT_FAILED && !job->killed) {
+            job->status = 0; /* others saw it before it was seen here: this is why they failed */
+        }
         launch_fail(job, 128 + code, "rank %u (pid %d) was killed by signal %d (%s)%s", rank, pid,
                     code, strsignal(code), WCOREDUMP(how) ? ", core dumped" : "");
         return;

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const command *const commands[] = {&command_plan, &command_launch, &command_bench,
-                                          &command_info};
+static const command *const commands[] = {&command_plan, &command_run, &command_launch,
+                                          &command_bench, &command_info};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static const char overview[] =

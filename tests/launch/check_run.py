@@ -1,0 +1,568 @@
+#!/usr/bin/env python3
+"""Tests of `ferry run`: random specs on every engine, what it prints, and how it fails.
+
+    check_run.py --ferry PATH [--only TEXT] [--seed S] [--count N]
+
+The command verifies every byte by itself, so a case of a spec passes when it exits with 0 and says
+that it looked at all of them; that it finds a byte that is wrong is a case of its own. Prints the
+name of every failing case with its reason and exits 1.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "oracle"))
+
+import spec_random  # noqa: E402
+
+LIMIT_S = 120
+DEADLINE_S = 3
+FERRY = ""
+SEED = 1
+COUNT = 32  # random specs with threads, and fewer with other engines
+FOLDER = Path()
+PATHS = ("local", "mapped", "attach", "remote", "staged")
+PHASES = ("pack", "wire", "unpack", "check", "wait", "whole")
+MOST_RANKS = 12  # of a random spec that is run
+
+
+class Skip(Exception):
+    """What the case needs is not there."""
+
+
+def environment(**more):
+    plain = {name: value for name, value in os.environ.items()
+             if (not name.startswith("FERRY_") or name == "FERRY_PLUGINS")
+             and name not in ("RANK", "WORLD_SIZE")}
+    return {**plain, **more}
+
+
+def start(*words, env=None):
+    return subprocess.Popen([FERRY, *map(str, words)], env=env or environment(),
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise AssertionError("the command did not end")
+    return process.returncode, out, err
+
+
+def ask(*words, env=None):
+    return finish(start(*words, env=env))
+
+
+def good(*words, env=None):
+    status, out, err = ask("run", *words, env=env)
+    assert (status, err) == (0, ""), (words, status, err)
+    return out
+
+
+def bad(status, text, *words, env=None):
+    found, out, err = ask("run", *words, env=env)
+    assert found == status, (words, found, err)
+    assert err.count("\n") == 1 and err.startswith("ferry run: ") and text in err, (words, err)
+    assert out == "", (words, out)
+    return err
+
+
+def write(spec, name="spec.json"):
+    path = FOLDER / name
+    path.write_text(json.dumps(spec, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def matrix(rows=512, columns=1024, source=4, destination=4, dtype="bf16", **more):
+    """Row shards to column shards: every rank sends to every other."""
+    return {"format": "ferry.spec/1",
+            "tensors": [{"name": "w", "shape": [rows, columns], "dtype": dtype}],
+            "source": {"mesh": [["tp", source]],
+                       "rules": [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]},
+            "destination": {"mesh": [["tp", destination]],
+                            "rules": [{"match": "*", "shard": [{"dim": 1, "axis": "tp"}]}]},
+            **more}
+
+
+def engine_available(name):
+    status, out, _ = ask("info", "--json", "--no-measure")
+    engines = json.loads(out)["engines"]
+    return status == 0 and any(e["name"] == name and e["available"] for e in engines)
+
+
+def of_network():
+    if not engine_available("ucx"):
+        raise Skip("ucx is missing")
+    return environment(UCX_TLS="tcp,self", UCX_NET_DEVICES="lo")
+
+
+# ---- what it says of a run -----------------------------------------------------------------------
+
+
+def check_sums(about):
+    """What ranks say of their bytes comes to what the plan says."""
+    total, ranks = about["bytes"], about["ranks"]
+    assert total["moved"] + total["local"] == total["total"] == total["destination"], total
+    assert sum(about["paths"].values()) - about["relayed_bytes"] <= total["total"], about["paths"]
+    assert about["paths"]["local"] == total["local"], (about["paths"], total)
+    assert sum(about["paths"].values()) >= total["total"], (about["paths"], total)
+    for side in ("source", "destination"):
+        assert sum(rank[side + "_bytes"] for rank in ranks) == total[side], side
+    for rank in ranks:
+        for run in rank["runs"]:
+            assert run["seconds"]["whole"] >= 0 and set(run["seconds"]) == set(PHASES), run
+        last = rank["runs"][-1]
+        sent = sum(last["bytes_" + path] for path in PATHS if path != "local")
+        assert sum(peer["bytes_out"] for peer in rank["peers"]
+                   if peer["peer"] != rank["rank"]) == sent, (rank["rank"], sent, rank["peers"])
+
+
+def check_json(out, plan, iterations, verified):
+    about = json.loads(out)
+    assert about["format"] == "ferry.run/1", about["format"]
+    assert about["digest"] == plan["digest"] and about["world"] == plan["world"], about["digest"]
+    assert about["bytes"]["moved"] == plan["bytes"]["moved"], (about["bytes"], plan["bytes"])
+    assert len(about["ranks"]) == plan["world"]
+    assert len(about["runs_s"]) == iterations + 1, about["runs_s"]
+    timed = sorted(about["runs_s"][1:])
+    seconds = about["seconds"]
+    assert [seconds["least"], seconds["most"]] == [timed[0], timed[-1]], (seconds, timed)
+    assert seconds["median"] == timed[len(timed) // 2], (seconds, timed)
+    assert about["verified"]["times"] == verified, about["verified"]
+    if verified:
+        assert about["verified"]["bytes"] == about["bytes"]["destination"], about["verified"]
+    assert about["staging_bytes"] <= about["options"]["memory_cap"], about["staging_bytes"]
+    assert about["later_work"] == 0, about["later_work"]
+    check_sums(about)
+    return about
+
+
+def plan_of(path):
+    status, out, err = ask("plan", path, "--json", "--summary")
+    assert status == 0, err
+    return json.loads(out)
+
+
+def run_json(path, *words, iterations=2, verified=2, env=None, plan=None):
+    out = good(path, "--json", "--iterations", iterations, *words, env=env)
+    return check_json(out, plan or plan_of(path), iterations, verified)
+
+
+# ---- specs that are right ------------------------------------------------------------------------
+
+
+def world_of(spec):
+    def ranks(side):
+        size = 1
+        for _, extent in side["mesh"]:
+            size *= extent
+        return max(side["ranks"]) + 1 if "ranks" in side else side.get("first_rank", 0) + size
+    return max(ranks(spec["source"]), ranks(spec["destination"]))
+
+
+def random_specs(first, count):
+    """(seed, spec, path, plan) of specs that have a plan and not too many ranks."""
+    found, seed = 0, first
+    while found < count:
+        spec = spec_random.random_spec(seed, stack_dims=seed % 2 == 1)
+        seed += 1
+        if world_of(spec) > MOST_RANKS:
+            continue
+        path = write(spec, "random-%d.json" % (seed - 1))
+        status, out, err = ask("plan", path, "--json", "--summary")
+        if status == 0:
+            found += 1
+            yield seed - 1, path, json.loads(out)
+        else:
+            assert "nothing" in err or "f4" in err or "byte" in err, (seed - 1, err)
+
+
+def random_options(rng):
+    words = ["--verify", rng.choice(("each", "ends"))]
+    for option, values in (("--memory", ("malloc", "ferry")), ("--commit", ("in-place", "swap")),
+                           ("--checksum", ("none", "path", "end")), ("--replica", ("seed",)),
+                           ("--paths", ("auto", "mapped", "attach", "remote", "staged",
+                                        "attach,staged")),
+                           ("--memory-cap", ("1M", "4M")), ("--slot-bytes", ("64K", "1M")),
+                           ("--threads", ("1", "2"))):
+        if rng.random() < 0.4:
+            words += [option, rng.choice(values)]
+    return words + (["--no-relays"] if rng.random() < 0.2 else [])
+
+
+def run_random(seed, count, *engine, env=None):
+    for number, path, plan in random_specs(seed, count):
+        rng = random.Random(number)
+        words = random_options(rng) + list(engine)
+        if "--replica" in words:
+            plan = None
+        if plan is None:
+            status, out, err = ask("plan", path, "--json", "--summary", "--replica", "seed")
+            assert status == 0, (number, err)
+            plan = json.loads(out)
+        verified = 3 if "each" in words else 2
+        try:
+            run_json(path, *words, env=env, plan=plan, verified=verified)
+        except AssertionError as error:
+            raise AssertionError("seed %d, options %s: %s" % (number, " ".join(words), error))
+        path.unlink()
+
+
+def case_random_threads():
+    run_random(SEED, COUNT, "--transport", "inproc")
+
+
+def case_random_strict_threads():
+    run_random(SEED + 1000, COUNT // 2, "--transport", "strict:inproc")
+
+
+def case_random_processes():
+    run_random(SEED + 2000, COUNT // 2)
+
+
+def case_random_strict_processes():
+    run_random(SEED + 3000, COUNT // 4, "--transport", "strict:shm")
+
+
+def case_random_network():
+    run_random(SEED + 4000, COUNT // 8, "--transport", "ucx", env=of_network())
+
+
+def case_kinds_of_specs():
+    """Elements of every size, flat shards, tensors of others, scalars, nothing on some ranks."""
+    even = [{"match": "*", "shard": [{"dim": 0, "axis": "x"}]}]
+    side = {"mesh": [["x", 3]], "rules": even}
+    tensors = [{"name": "a", "shape": [7, 33], "dtype": "bytes:3"},
+               {"name": "b", "shape": [9, 10], "dtype": "f4"},
+               {"name": "c", "shape": [12], "dtype": "f64"},
+               {"name": "d", "shape": [4, 5, 6], "dtype": "c64"}]
+    write({"format": "ferry.spec/1", "tensors": tensors, "source": side,
+           "destination": {"mesh": [["x", 2]], "first_rank": 2, "rules": even}}, "kinds.json")
+    run_json(FOLDER / "kinds.json", "--transport", "inproc")
+    tensors = [{"name": "e.{0}", "count": [3], "shape": [6, 8], "dtype": "bf16"},
+               {"name": "scalar", "shape": [], "dtype": "i64"},
+               {"name": "stack", "shape": [3, 6, 8], "dtype": "bf16", "source": [
+                   {"tensor": "e.%d" % i, "begin": [0, 0], "shape": [6, 8], "at": [2 - i, 0, 0]}
+                   for i in range(3)]}]
+    write({"format": "ferry.spec/1", "tensors": tensors,
+           "source": {"mesh": [["x", 2], ["f", 2]],
+                      "rules": [{"match": "scalar"},
+                                {"match": "*", "shard": [{"dim": 0, "axis": "x", "cycle": 1}],
+                                 "flat": {"axis": "f"}}]},
+           "destination": {"mesh": [["x", 3]],
+                           "rules": [{"match": "stack", "shard": [{"dim": 2, "axis": "x"}]},
+                                     {"match": "*"}]}}, "stack.json")
+    run_json(FOLDER / "stack.json", "--transport", "inproc")
+    run_json(FOLDER / "stack.json", "--memory", "malloc")
+    # Halves of bytes that lie otherwise in the tensor than in the shard.
+    halves = {"name": "a", "shape": [3, 7], "dtype": "f4"}
+    part = {"name": "c", "shape": [6], "dtype": "f4",
+            "source": [{"tensor": "a", "begin": [0, 1], "shape": [1, 6], "at": [0]}]}
+    write({"format": "ferry.spec/1", "tensors": [halves, part],
+           "source": {"mesh": [["x", 2]], "rules": [
+               {"match": "a", "shard": [{"dim": 1, "axis": "x", "sizes": [1, 6]}]}]},
+           "destination": {"mesh": [], "rules": [{"match": "c"}, {"match": "a", "skip": True}]}},
+          "halves.json")
+    run_json(FOLDER / "halves.json", "--transport", "inproc")
+
+
+def case_paths():
+    """The path that is asked for is the one that is taken, where the machine allows it."""
+    path = write(matrix())
+    total = 512 * 1024 * 2
+    away = total * 3 // 4
+    about = run_json(path, "--paths", "staged")
+    assert about["paths"]["staged"] == away, about["paths"]
+    about = run_json(path, "--paths", "staged", "--memory-cap", "1M", "--memory", "malloc")
+    assert about["paths"]["staged"] == away, about["paths"]
+    about = run_json(path, "--paths", "mapped")
+    assert about["paths"]["mapped"] == away, about["paths"]
+    # Pieces that are long enough for a call of the kernel.
+    path = write(matrix(rows=64, columns=8192))
+    about = run_json(path, "--paths", "attach", "--memory", "malloc")
+    machine = about["machine"]
+    taken = "attach" if machine["cross_memory_attach"] else "staged"
+    assert about["paths"][taken] == away, about["paths"]
+    about = run_json(path)
+    assert about["paths"]["staged"] == 0, about["paths"]
+
+
+def case_nodes():
+    path = write(matrix())
+    about = run_json(path, env={**of_network(), "FERRY_NODES": "2"})
+    assert about["nodes"] == 2 and [r["node"] for r in about["ranks"]] == [0, 0, 1, 1], about
+
+
+def case_table():
+    path = write(matrix(cluster={"ranks_per_node": 4, "rank_gbytes_per_s": 10,
+                                 "node_gbytes_per_s": 10}))
+    out = good(path, "--iterations", "3", "--checksum", "end")
+    for text in ("spec.json: 1 tensor, 1.00 MiB on 4 ranks to 1.00 MiB on 4 ranks",
+                 "16 moves: 768.00 KiB between ranks, 256.00 KiB stay on their rank",
+                 "the median of 3 runs", "GB/s", "Limit ", "Bound ", "Paths ", "Checksums ",
+                 "Verified   every byte of 4 destination shards, 1.00 MiB, after the first and "
+                 "the last run"):
+        assert text in out, (text, out)
+    assert max(map(len, out.splitlines())) <= 100, out
+    heads = [line.split()[0] for line in out.splitlines() if line.startswith("  ")]
+    assert heads[:1] == ["copy"] and "the" in heads, out
+    out = good(path, "--iterations", "1", "--verify", "none")
+    assert "Verified   nothing" in out, out
+
+
+def case_joined():
+    path = write(matrix())
+    plan = plan_of(path)
+    words = ("run", path, "--json", "--iterations", "2")
+    status, out, err = ask("launch", "-n", "4", "--", FERRY, *words)
+    assert (status, err) == (0, ""), (status, err)
+    check_json(out, plan, 2, 2)
+    status, out, err = ask("launch", "-n", "4", "--", FERRY, *words, "--join")
+    assert (status, err) == (0, ""), (status, err)
+
+
+def case_saved_plan():
+    path, saved = write(matrix()), FOLDER / "saved.plan"
+    assert ask("plan", path, "--save", saved)[0] == 0
+    run_json(saved, plan=plan_of(path))
+    bad(2, "a saved plan has its own", saved, "--replica", "seed")
+
+
+def case_subset():
+    spec = matrix()
+    spec["tensors"].append({"name": "v", "shape": [64, 64], "dtype": "f32"})
+    path = write(spec)
+    about = json.loads(good(path, "--subset", "v", "--json", "--iterations", "1"))
+    assert about["bytes"]["total"] == 64 * 64 * 4 and about["tensors"] == 1, about["bytes"]
+
+
+# ---- traces --------------------------------------------------------------------------------------
+
+
+def check_threads(events):
+    """Spans of one thread follow each other."""
+    ends = {}
+    for event in sorted((e for e in events if e["ph"] == "X"), key=lambda e: e["ts"]):
+        thread = event["pid"], event["tid"]
+        assert event["dur"] >= 0 and event["ts"] >= -0.001, event
+        # Times are written with three digits behind the microsecond.
+        assert event["ts"] >= ends.get(thread, 0) - 0.002, (event, ends[thread])
+        ends[thread] = max(ends.get(thread, 0), event["ts"] + event["dur"])
+
+
+def case_trace():
+    for words in ((), ("--paths", "staged"), ("--transport", "inproc", "--paths", "staged")):
+        trace = FOLDER / "trace.json"
+        path = write(matrix())
+        run_json(path, "--trace", trace, "--slot-bytes", "64K", *words)
+        events = json.loads(trace.read_text())["traceEvents"]
+        named = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+        assert set(named) == {"plan", "run"}, named
+        for name, pid in named.items():
+            spans = [e for e in events if e["ph"] == "X" and e["pid"] == pid]
+            ranks = {e["args"]["name"].split()[1] for e in events
+                     if e["name"] == "thread_name" and e["pid"] == pid}
+            assert spans and ranks == set("0123"), (name, len(spans), ranks)
+        assert {"to", "from"} == {e["name"].split()[0] for e in events
+                                  if e["ph"] == "X" and e["pid"] == named["plan"]}
+        moved = sum(e["args"]["bytes"] for e in events
+                    if e["ph"] == "X" and e["pid"] == named["plan"] and e["name"][:2] == "to")
+        assert moved == 512 * 1024 * 2 * 3 // 4, moved
+        check_threads(events)
+        assert not list(FOLDER.glob("trace.json.*")), "a temporary file is left"
+
+
+def case_trace_cannot_be_written():
+    path = write(matrix())
+    bad(1, "no-such-folder", path, "--iterations", "1", "--trace", "/no-such-folder/trace.json")
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+def case_wrong_usage():
+    rows = [((), "a spec is missing"), (("a", "b"), "more than one spec"),
+            (("a", "--no-such"), "--no-such"), (("a", "--iterations"), "needs a value"),
+            (("a", "--iterations", "0"), "--iterations"),
+            (("a", "--iterations", "2x"), "--iterations"),
+            (("a", "--verify", "often"), "--verify"), (("a", "--checksum", "md5"), "--checksum"),
+            (("a", "--commit", "later"), "--commit"), (("a", "--memory", "gpu"), "--memory"),
+            (("a", "--memory-cap", "0"), "--memory-cap"),
+            (("a", "--memory-cap", "1T"), "--memory-cap"),
+            (("a", "--slot-bytes", "-1"), "--slot-bytes"), (("a", "--threads", "0"), "--threads"),
+            (("a", "--deadline", "0"), "--deadline"), (("a", "--deadline", "nan"), "--deadline"),
+            (("a", "--paths", "road"), "--paths"), (("a", "--paths", "mapped,"), "--paths"),
+            (("a", "--replica", "any"), "--replica"), (("a", "--trace", ""), "--trace")]
+    for words, text in rows:
+        bad(2, text, *words)
+
+
+def case_bad_specs():
+    bad(1, "no-such-file", FOLDER / "no-such-file.json")
+    bad(1, "format", write({"format": "ferry.spec/2"}))
+    bad(1, "pigeon", write(matrix()), "--transport", "pigeon")
+    bad(1, "pigeon", write(matrix()), "--transport", "pigeon:inproc")
+
+
+def case_too_large():
+    path = write(matrix(rows=1 << 20, columns=1 << 24))
+    err = bad(1, "of memory on this machine", path)
+    assert "32.00 TiB" in err and "4 ranks" in err, err
+    bad(1, "of memory on this machine", path, "--transport", "inproc")
+
+
+def case_wrong_world():
+    path = write(matrix())
+    status, out, err = ask("launch", "-n", "3", "--", FERRY, "run", path)
+    assert status == 1 and out == "", (status, out)
+    said = [line for line in err.splitlines() if line.startswith("ferry run: ")]
+    assert len(said) == 1 and "4 ranks" in said[0] and "has 3" in said[0], err
+
+
+def case_a_wrong_byte_is_found():
+    """Flipped bits on the way to the slots: checksums see them, and without those the verifier."""
+    path = write(matrix(rows=1024, columns=2048))
+    for engine in ("flip=3:shm", "flip=3:inproc"):
+        words = (path, "--paths", "staged", "--slot-bytes", "64K", "--transport", engine)
+        err = bad(1, "should be", *words)
+        where = re.search(r"after run \d of 6 w\[(\d+), (\d+)\] on rank (\d) is "
+                          r"0x([0-9a-f]{4}), and should be 0x([0-9a-f]{4})$", err)
+        assert where, err
+        row, column, rank, found, expected = where.groups()
+        assert int(row) < 1024 and int(column) // 512 == int(rank), err
+        differ = int(found, 16) ^ int(expected, 16)
+        assert bin(differ).count("1") == 1, err
+        err = bad(1, "w", *words, "--checksum", "path")
+        assert "should be" not in err, err
+
+
+def ranks_of(pid):
+    """{RANK: pid} of the processes that this one has started as ranks."""
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/stat" % name) as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+            with open("/proc/%s/environ" % name, "rb") as file:
+                variables = dict(entry.split(b"=", 1) for entry in file.read().split(b"\0")
+                                 if b"=" in entry)
+        except (OSError, ValueError):
+            continue
+        if parent == pid and b"RANK" in variables:
+            found[int(variables[b"RANK"])] = int(name)
+    return found
+
+
+def shared_files():
+    """Of ferry: other tests may run beside this one."""
+    return {name for name in os.listdir("/dev/shm") if "ferry" in name}
+
+
+def begin_endless(path, *words):
+    """A run that does not end by itself, once all its ranks are there."""
+    process = start("run", path, "--iterations", "1000000", "--deadline", DEADLINE_S, *words)
+    limit = time.monotonic() + LIMIT_S
+    while len(ranks_of(process.pid)) < 4:
+        assert process.poll() is None and time.monotonic() < limit, "it did not start"
+        time.sleep(0.01)
+    return process, ranks_of(process.pid)
+
+
+def all_gone(pids):
+    limit = time.monotonic() + LIMIT_S
+    while any(os.path.exists("/proc/%d" % pid) for pid in pids):
+        assert time.monotonic() < limit, "a rank is left"
+        time.sleep(0.01)
+
+
+def hurt(number, victim, delay, *words):
+    """(status, stderr, seconds) of a run whose rank gets a signal after a while."""
+    before = shared_files()
+    process, ranks = begin_endless(write(matrix()), *words)
+    time.sleep(delay)  # the signal is to come at different moments; each is right
+    os.kill(process.pid if victim is None else ranks[victim], number)
+    began = time.monotonic()
+    status, out, err = finish(process)
+    seconds = time.monotonic() - began
+    all_gone(ranks.values())
+    assert out == "", out
+    assert shared_files() <= before, shared_files() - before
+    return status, err, seconds
+
+
+def case_rank_is_killed():
+    rng = random.Random(SEED)
+    for round in range(8):
+        victim = round % 4
+        words = ("--memory", "malloc") if round % 2 else ("--paths", "staged")
+        status, err, _ = hurt(signal.SIGKILL, victim, rng.random(), *words)
+        assert status == 1 and "rank %d " % victim in err, (status, err)
+        assert err.count("\n") == 1, err
+
+
+def case_rank_is_stopped():
+    for victim in (0, 2):
+        status, err, seconds = hurt(signal.SIGSTOP, victim, 0.7)
+        assert status == 1 and "rank %d" % victim in err, (status, err)
+        # The launcher kills what cannot end: a second sentence says so.
+        assert err.count("\n") <= 2, err
+
+
+def case_interrupted():
+    for number in (signal.SIGINT, signal.SIGTERM):
+        for delay in (0, 0.7):
+            status, err, _ = hurt(number, None, delay)
+            assert status == 128 + number and err.count("\n") <= 1, (status, err)
+
+
+def case_command_is_killed():
+    process, ranks = begin_endless(write(matrix()))
+    process.kill()
+    finish(process)
+    all_gone(ranks.values())
+
+
+def main():
+    global FERRY, SEED, COUNT, FOLDER
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ferry", required=True)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--count", type=int, default=COUNT)
+    arguments = parser.parse_args()
+    FERRY, SEED, COUNT = os.path.realpath(arguments.ferry), arguments.seed, arguments.count
+    cases = {name[5:]: function for name, function in globals().items()
+             if name.startswith("case_") and arguments.only in name}
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        FOLDER = Path(folder)
+        for name, function in cases.items():
+            try:
+                function()
+            except Skip as reason:
+                print("%s: skipped: %s" % (name, reason))
+            except Exception as error:
+                failed += 1
+                where = traceback.extract_tb(error.__traceback__)[1]
+                print("%s: line %d: %s: %s" % (name, where.lineno, type(error).__name__, error))
+    print("%d cases, %d failed" % (len(cases), failed))
+    return 1 if failed or not cases else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TOOL_RUN_WALK_H
+#define FERRY_TOOL_RUN_WALK_H
+
+#include <ferry/ferry.h>
+#include <ferry/shard.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What is done to a shard's memory. */
+typedef enum run_work {
+    RUN_FILL   = 0, /* the right bytes */
+    RUN_POISON = 1, /* bytes of which none is right */
+    RUN_CHECK  = 2
+} run_work;
+
+/* The first element of a shard that is not as it should be. */
+typedef struct run_mismatch {
+    uint64_t element; /* counted from the begin of the shard's memory */
+    uint64_t n_bytes; /* of the two, up to as many as fit */
+    uint8_t  expected[16];
+    uint8_t  found[16];
+} run_mismatch;
+
+/*
+ * Goes through all elements of a shard, within its visit. A source holds its tensor's stream of
+ * bytes (run_pattern.h); a destination what its origins have. FERRY_ERR_DIGEST: a check found
+ * *mismatch_out; the error is left as it was.
+ */
+ferry_status run_walk(const ferry_shard *shard, ferry_side side, run_work work, void *memory,
+                      run_mismatch *mismatch_out, ferry_error *error);
+
+/* The tensor's name and the element's global indices, "layers.0.weight[3, 17]". */
+void run_element_text(const ferry_shard *shard, uint64_t element, char *text, size_t n_bytes);
+
+#endif
