@@ -27,6 +27,7 @@ enum {
     FY_WORD_CONSUMED = 2, /* run << 32 | items that the peer has dealt with */
     FY_WORD_PULSE    = 3, /* changes while the peer is in a run */
     FY_WORD_HALT     = 4, /* the run that the peer has given up */
+    FY_WORD_TURN     = 5, /* run << 32 | items that the peer lets come, if they take turns */
     FY_WORDS         = 8
 };
 
@@ -57,7 +58,7 @@ typedef struct fy_part_of {
 typedef struct fy_item {
     uint64_t first_part; /* into the lane's parts */
     uint64_t bytes;
-    uint64_t order; /* which item a rank prefers among those that it could send */
+    uint64_t order; /* its round; without rounds, which item a rank prefers */
     uint32_t n_parts;
     uint32_t path;     /* one FERRY_PATH_ flag */
     uint32_t slot;     /* of a staged item */
@@ -112,8 +113,9 @@ typedef struct fy_place {
 
 typedef struct fy_channel {
     uint32_t peer;
-    uint32_t theirs; /* this channel's number at the peer */
-    bool     direct; /* no network lies between the two */
+    uint32_t theirs;   /* this channel's number at the peer */
+    bool     direct;   /* no network lies between the two */
+    bool     in_turns; /* items of both lanes wait for their rounds: see turns.c */
     uint32_t first_send, n_sends;
     uint32_t first_receive, n_receives;
     /* Receives that others registered for but this peer relays: in order of task ids. */
@@ -149,6 +151,8 @@ typedef struct fy_channel {
     uint32_t n_sent;
     uint32_t n_dealt;
     uint32_t n_consumed;
+    uint32_t turn;    /* items that the peer lets come */
+    uint32_t granted; /* items that it was told it may send here */
     bool     entered;
     bool     told; /* a letter says that the peer has entered */
     uint64_t seen; /* of its words, to notice any change */
@@ -218,15 +222,19 @@ struct fy_exec {
     ferry_span     *spans;
     size_t          n_spans, span_capacity;
     /* Of the run. */
-    uint32_t     run;     /* its number on the words */
-    uint32_t     n_local; /* items done */
-    uint32_t     turn;
-    uint64_t     done_bytes;
-    int64_t      begin_ns, tick_ns, pulse_ns, told_ns, called_ns;
-    int64_t      waits_since_ns; /* 0: it works */
-    double       wire_seconds;   /* of the item that is sent now, within the transport's calls */
-    uint32_t     side;           /* which of two places is written: see FERRY_COMMIT_SWAP */
-    ferry_status status;         /* why this rank gives up */
+    uint32_t run;     /* its number on the words */
+    uint32_t n_local; /* items done */
+    uint32_t turn;
+    uint64_t done_bytes;
+    int64_t  begin_ns, tick_ns, pulse_ns, told_ns, called_ns;
+    int64_t  waits_since_ns; /* 0: it works */
+    /* How fast the network is to this rank, in items that make up a few milliseconds. */
+    uint32_t     window;
+    uint64_t     window_bytes;
+    int64_t      window_ns;
+    double       wire_seconds; /* of the item that is sent now, within the transport's calls */
+    uint32_t     side;         /* which of two places is written: see FERRY_COMMIT_SWAP */
+    ferry_status status;       /* why this rank gives up */
     ferry_error  why;
     uint32_t     culprit; /* whom it blames, or FERRY_ANY_RANK */
     bool         halted;  /* it gives up because a peer did */
@@ -235,6 +243,9 @@ struct fy_exec {
 };
 
 enum { FY_MOST_VECTORS = 1024 };
+
+/* Items of one channel that can be on their way over a network; and so many go as one. */
+enum { FY_MOST_WINDOW = 32, FY_LEAST_WINDOW = 4, FY_MOST_BURST = 8, FY_NETWORK_BYTES = 128 << 10 };
 
 /* exec.c */
 void         fy_exec_destroy(fy_exec *exec); /* NULL is allowed */
@@ -328,6 +339,10 @@ void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t w
 void fy_outcome_begin(ferry_service *service); /* this rank votes */
 bool fy_outcome_step(ferry_service *service);
 bool fy_outcome_of_world(ferry_service *service); /* it has failed: the outcome is why */
+
+/* turns.c: who may send to this rank next; after something has arrived or somebody entered. */
+void fy_turns_give(ferry_service *service);
+void fy_turns_arrived(ferry_service *service, uint64_t bytes);
 
 /* send.c, receive.c, watch.c: true if anything happened. */
 bool fy_send_step(ferry_service *service);

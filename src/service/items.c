@@ -8,7 +8,7 @@
  * Bytes that go straight to their place are reported so many at a time: few enough that a loss
  * costs little and progress shows, many enough that the report costs nothing.
  */
-enum { DIRECT_BYTES = 4 << 20, REMOTE_WINDOW = 4, MOST_PARCELS = 8 };
+enum { DIRECT_BYTES = 4 << 20 };
 
 static const uint32_t paths_in_turn[] = {FERRY_PATH_MAPPED, FERRY_PATH_ATTACH, FERRY_PATH_REMOTE,
                                          FERRY_PATH_STAGED};
@@ -17,8 +17,8 @@ enum { N_PATHS = sizeof paths_in_turn / sizeof paths_in_turn[0] };
 static uint64_t most_bytes(const ferry_service *service, const fy_channel *channel, uint32_t path)
 {
     uint64_t slot = service->options.slot_bytes;
-    return path == FERRY_PATH_STAGED ? channel->out_payload
-                                     : (slot < DIRECT_BYTES ? slot : (uint64_t)DIRECT_BYTES);
+    uint64_t most = path == FERRY_PATH_REMOTE ? FY_NETWORK_BYTES : DIRECT_BYTES;
+    return path == FERRY_PATH_STAGED ? channel->out_payload : (slot < most ? slot : most);
 }
 
 /* To the lane's last item where that goes the same way and has room, else to new ones. */
@@ -133,7 +133,7 @@ ferry_status fy_items_local(ferry_service *service, ferry_error *error)
 typedef struct window {
     uint32_t n;
     uint32_t k;
-    uint32_t recent[MOST_PARCELS];
+    uint32_t recent[FY_MOST_WINDOW];
 } window;
 
 static uint32_t window_enter(window *w, uint32_t index)
@@ -150,7 +150,7 @@ ferry_status fy_items_finish(ferry_service *service, ferry_error *error)
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         fy_channel *channel = &exec->channels[c];
         window      staged  = {.n = channel->out_slots};
-        window      remote  = {.n = REMOTE_WINDOW};
+        window      remote  = {.n = FY_MOST_WINDOW};
         for (uint32_t i = 0; i < channel->out.n_items; i++) {
             fy_item *item = &channel->out.items[i];
             if (item->path == FERRY_PATH_STAGED) {

@@ -20,6 +20,7 @@ ferry_status fy_manifest_write(ferry_service *service, fy_channel *channel, fy_p
         const fy_item *item = &lane->items[i];
         fy_pack_number(out, item->path);
         fy_pack_number(out, item->slot);
+        fy_pack_number(out, channel->in_turns ? item->order : 0);
         fy_pack_number(out, item->n_parts);
         for (uint32_t p = 0; p < item->n_parts; p++) {
             const fy_part_of *part = &lane->parts[item->first_part + p];
@@ -63,9 +64,10 @@ static ferry_status read_item(ferry_service *service, fy_channel *channel, fy_re
 {
     uint32_t     path   = (uint32_t)fy_read_number(reader, FERRY_PATH_ALL);
     uint32_t     slot   = (uint32_t)fy_read_number(reader, UINT32_MAX);
+    uint64_t     order  = fy_read_number(reader, UINT32_MAX);
     uint64_t     n      = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
     fy_item     *item   = NULL;
-    ferry_status status = fy_lane_item(&channel->in, path, 0, &item, error);
+    ferry_status status = fy_lane_item(&channel->in, path, order, &item, error);
     for (uint64_t p = 0; status == FERRY_OK && p < n; p++) {
         status = read_part(service, channel, reader, error);
     }

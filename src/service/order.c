@@ -89,8 +89,7 @@ static ferry_status cut_segment(ferry_service *service, fy_channel *channel,
                         error);
 }
 
-static ferry_status cut_batch(ferry_service *service, uint64_t number, uint64_t order,
-                              ferry_error *error)
+static ferry_status cut_batch(ferry_service *service, uint64_t number, ferry_error *error)
 {
     const ferry_schedule *rounds  = service->exec->rounds;
     ferry_batch           batch   = FERRY_BATCH_INIT;
@@ -101,7 +100,7 @@ static ferry_status cut_batch(ferry_service *service, uint64_t number, uint64_t 
         for (uint32_t s = 0; status == FERRY_OK && s < batch.n_segments; s++) {
             status = ferry_schedule_segment_at(rounds, batch.first_segment + s, &segment, error);
             if (status == FERRY_OK) {
-                status = cut_segment(service, channel, &segment, path, order, error);
+                status = cut_segment(service, channel, &segment, path, batch.round, error);
             }
         }
     }
@@ -118,7 +117,7 @@ static ferry_status cut_plan(ferry_service *service, ferry_error *error)
         uint64_t number = 0;
         status          = ferry_schedule_send_at(rounds, self, i, &number, error);
         if (status == FERRY_OK) {
-            status = cut_batch(service, number, i, error);
+            status = cut_batch(service, number, error);
         }
     }
     return status;

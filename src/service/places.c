@@ -12,10 +12,13 @@
 /* Memory from here on is worth a registration of its own, where a network lies between. */
 enum { REGISTER_BYTES = 64 << 10 };
 
-/* A slot of a ring takes no more: with its head a piece of every engine's best length. */
+/*
+ * Slots are small, so that little is on its way where the network is slow; where it is fast several
+ * of them travel as one put.
+ */
 enum {
-    MOST_PAYLOAD  = (1 << 20) - FY_SLOT_HEAD_BYTES,
-    MOST_SLOTS    = 4,
+    MOST_PAYLOAD  = (128 << 10) - FY_SLOT_HEAD_BYTES,
+    MOST_SLOTS    = FY_MOST_WINDOW,
     LEAST_PAYLOAD = 64,
     GOOD_PAYLOAD  = 64 << 10
 };

@@ -109,9 +109,8 @@ static bool deal(ferry_service *service, fy_channel *channel)
     channel->n_dealt++;
     channel->bytes_in += item->bytes;
     exec->done_bytes += item->bytes;
-    if (channel->in_answered) {
-        fy_run_signal(service, channel, FY_WORD_CONSUMED,
-                      (uint64_t)exec->run << 32 | channel->n_dealt);
+    if (channel->in_turns) {
+        fy_turns_arrived(service, item->bytes);
     }
     fy_statistics_received(service, channel, item, begin, unpacked);
     return true;
@@ -124,6 +123,11 @@ static uint32_t look(ferry_service *service, fy_channel *channel)
     uint32_t number = fy_channel_number(exec, channel);
     if (!channel->entered && word_of(service, number, FY_WORD_ENTERED) == exec->run) {
         channel->entered = true;
+        fy_turns_give(service);
+    }
+    if (channel->in_turns && channel->n_sent < channel->out.n_items) {
+        uint64_t turn = word_of(service, number, FY_WORD_TURN);
+        channel->turn = turn >> 32 == exec->run ? (uint32_t)turn : 0;
     }
     if (channel->n_consumed < channel->answers) {
         uint64_t consumed = word_of(service, number, FY_WORD_CONSUMED);
@@ -142,22 +146,36 @@ static uint32_t look(ferry_service *service, fy_channel *channel)
     return n < channel->in.n_items ? n : (uint32_t)channel->in.n_items;
 }
 
+/* What is here of a channel, but not so much that the others wait long; one answer for all of it.
+ */
+static bool deal_some(ferry_service *service, fy_channel *channel, uint32_t n_here)
+{
+    uint32_t begin = channel->n_dealt;
+    uint32_t end   = begin;
+    for (uint32_t n_staged = 0; channel->n_dealt < n_here && n_staged < FY_MOST_BURST;) {
+        n_staged += channel->in.items[channel->n_dealt].path == FERRY_PATH_STAGED;
+        if (!deal(service, channel)) {
+            return true; /* the run has failed */
+        }
+        end = channel->n_dealt;
+    }
+    if (end > begin && channel->in_answered) {
+        fy_run_signal(service, channel, FY_WORD_CONSUMED,
+                      (uint64_t)service->exec->run << 32 | channel->n_dealt);
+    }
+    if (end > begin && channel->in_turns) {
+        fy_turns_give(service);
+    }
+    return end > begin;
+}
+
 bool fy_receive_step(ferry_service *service)
 {
     fy_exec *exec   = service->exec;
     bool     worked = false;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         fy_channel *channel = &exec->channels[c];
-        uint32_t    n_here  = look(service, channel);
-        bool        goes_on = true;
-        while (goes_on && channel->n_dealt < n_here) {
-            /* One slot, then the others have their turn: peers wait for all of them. */
-            goes_on = channel->in.items[channel->n_dealt].path != FERRY_PATH_STAGED;
-            if (!deal(service, channel)) {
-                return true;
-            }
-            worked = true;
-        }
+        worked              = deal_some(service, channel, look(service, channel)) || worked;
     }
     return worked;
 }

@@ -41,6 +41,7 @@ void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, 
 static void reset_channel(fy_channel *channel, int64_t now_ns)
 {
     channel->n_sent = channel->n_dealt = channel->n_consumed = 0;
+    channel->turn = channel->granted = 0;
     channel->entered = channel->told = false;
     channel->heard_ns                = now_ns;
     channel->bytes_out = channel->bytes_in = 0;

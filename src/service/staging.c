@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { MOST_PARCELS = 8 };
+enum { MOST_PARCELS = 64 };
 
 typedef struct needs {
     uint64_t control, slots, hashes;
@@ -36,7 +36,7 @@ static ferry_status plan_parcels(ferry_service *service, uint64_t first, uint64_
         for (size_t i = 0; i < channel->out.n_items; i++) {
             const fy_item *item = &channel->out.items[i];
             if (item->path == FERRY_PATH_STAGED && !reaches_rings(service, channel->peer)) {
-                payload = item->bytes > payload ? item->bytes : payload;
+                payload = channel->out_payload > payload ? channel->out_payload : payload;
                 n_items++;
             }
         }

@@ -180,7 +180,7 @@ void case_bad_boxes(rank_context *me)
             expect(me,
                    (status == FERRY_ERR_INVALID_INPUT || status == FERRY_ERR_LIMIT) &&
                        strlen(me->error.message) > 10,
-                   "%s: %s: %s", rows[i].what, ferry_status_name(status), me->error.message);
+                   "%s: %s: %.400s", rows[i].what, ferry_status_name(status), me->error.message);
         }
     }
     ferry_box box = FERRY_BOX_INIT;
@@ -263,6 +263,35 @@ void case_two_writers(rank_context *me)
         } else {
             must(me, ferry_service_schedule(g->service, &me->error));
             must(me, ferry_service_run(g->service, &me->error));
+        }
+        must(me, ferry_service_clear_requests(g->service, &me->error));
+    }
+    expect_well(me, g);
+    end_ground(g);
+}
+
+/* The same bytes by way of two buffers. */
+void case_two_buffers(rank_context *me)
+{
+    ground *g = make_ground(me);
+    for (unsigned round = 0; round < 4; round++) {
+        bool         fails = round % 2 == 1;
+        ferry_buffer inner = ferry_buffer_of(g->to + 64, 64);
+        must(me, receive_from(me, g, 31, 0, fails ? 65 : 64, previous_rank(me)));
+        must(me,
+             ferry_service_register_receive(g->service, 32, &inner, 0, 64, me->rank, &me->error));
+        must(me, send_to(me, g, 31, 0, fails ? 65 : 64, next_rank(me)));
+        must(me, send_to(me, g, 32, 100, 64, me->rank));
+        fill(g->from, BYTES, 200 + me->rank);
+        memset(g->to, 0, BYTES);
+        if (fails) {
+            all_fail(me, FERRY_ERR_INVALID_INPUT, "31",
+                     ferry_service_schedule(g->service, &me->error));
+        } else {
+            must(me, ferry_service_schedule(g->service, &me->error));
+            must(me, ferry_service_run(g->service, &me->error));
+            expect(me, mismatch(g->to, 64, 200 + previous_rank(me)) == 64, "wrong bytes");
+            expect(me, memcmp(g->to + 64, g->from + 100, 64) == 0, "wrong bytes of the inner one");
         }
         must(me, ferry_service_clear_requests(g->service, &me->error));
     }

@@ -103,6 +103,20 @@ static bool run_until_failure(rank_context *me, matrix *m, ferry_service *servic
     return false;
 }
 
+/* UCX 1.13 ends its process when a peer goes while it is being connected: there, one run is whole.
+ */
+static void connect_first(rank_context *me, matrix *m, ferry_service *service)
+{
+    if (is_ucx(me)) {
+        matrix_fill(m, 1);
+        must(me, ferry_service_run(service, &me->error));
+        atomic_fetch_add(&me->shared->word[1], 1);
+        while (atomic_load(&me->shared->word[1]) < me->n_ranks) {
+            sleep_ms(1);
+        }
+    }
+}
+
 /* One rank's traffic ends after some operations: no rank waits much longer than the deadline. */
 void case_lose(rank_context *me)
 {
@@ -127,13 +141,24 @@ void case_lose(rank_context *me)
     matrix_free(m);
 }
 
-static bool abort_later(void *context, const ferry_progress *progress)
+/* Works on a run by a number of tests, and then ends the world. */
+static ferry_status run_in_part(rank_context *me, ferry_world *world, ferry_service *service,
+                                uint32_t n_tests)
 {
-    rank_context *me = context;
-    if (progress->bytes_done * 3 >= progress->bytes_total) {
-        ferry_world_abort(me->world, "that is enough");
+    ferry_request *request = NULL;
+    bool           done    = false;
+    ferry_status   status  = ferry_service_start(service, NULL, &request, &me->error);
+    for (uint32_t i = 0; i < n_tests && status == FERRY_OK && !done; i++) {
+        status = ferry_request_test(request, &done, &me->error);
     }
-    return true;
+    if (status == FERRY_OK && !done) {
+        ferry_world_abort(world, "this rank does not go on");
+    }
+    if (request != NULL) {
+        status = ferry_request_wait(request, &me->error);
+    }
+    ferry_request_destroy(request);
+    return status;
 }
 
 void case_abort(rank_context *me)
@@ -144,12 +169,17 @@ void case_abort(rank_context *me)
     ferry_service *service = open_service(me, &setup.options);
     matrix        *m       = matrix_make(me, 4, 1, 8, NULL);
     matrix_schedule(me, m, service, setup.options.commit == FERRY_COMMIT_SWAP);
-    if (me->rank == me->n_ranks - 1) {
-        ferry_service_set_progress(service, abort_later, me);
+    connect_first(me, m, service);
+    uint32_t     n_tests = random_below(&random, 4);
+    ferry_status status  = FERRY_OK;
+    for (uint64_t version = ferry_service_version(service) + 1; status == FERRY_OK; version++) {
+        matrix_fill(m, version);
+        status = me->rank == me->n_ranks - 1 ? run_in_part(me, me->world, service, n_tests)
+                                             : ferry_service_run(service, &me->error);
+        n_tests /= 2; /* a run can be over so soon */
     }
-    expect(me, run_until_failure(me, m, service, 500), "the world was not ended");
     expect_truth(me, m, service, 1);
-    must_fail(me, FERRY_ERR_ABORTED, "that is enough", ferry_service_run(service, &me->error));
+    must_fail(me, FERRY_ERR_ABORTED, "does not go on", ferry_service_run(service, &me->error));
     atomic_fetch_add(&me->shared->word[0], 1);
     while (me->engine->threads && atomic_load(&me->shared->word[0]) < me->n_ranks) {
         sleep_ms(1); /* the memory of threads is everybody's */
@@ -183,14 +213,7 @@ static void hurt_in_runs(rank_context *me, bool stops)
     ferry_service *service = open_service(me, &setup.options);
     matrix        *m       = matrix_make(me, 4, 1, 8, NULL);
     matrix_schedule(me, m, service, setup.options.commit == FERRY_COMMIT_SWAP);
-    if (is_ucx(me)) { /* UCX 1.13 ends its process when a peer goes while it is being connected */
-        matrix_fill(m, 1);
-        must(me, ferry_service_run(service, &me->error));
-        atomic_fetch_add(&me->shared->word[0], 1);
-        while (atomic_load(&me->shared->word[0]) < me->n_ranks) {
-            sleep_ms(1);
-        }
-    }
+    connect_first(me, m, service);
     if (me->rank == victim) {
         end_later(me, dice(&random, 200, 40000), stops);
     }
@@ -246,7 +269,7 @@ void case_killed_early(rank_context *me)
         ferry_tensors_destroy(targets);
         ferry_service_destroy(service);
     }
-    expect(me, status == FERRY_ERR_PEER_LOST, "%s: %s", ferry_status_name(status),
+    expect(me, status == FERRY_ERR_PEER_LOST, "%s: %.400s", ferry_status_name(status),
            me->error.message);
     ferry_plan_destroy(plan);
     matrix_free(m);
@@ -254,22 +277,13 @@ void case_killed_early(rank_context *me)
 
 /* After a loss */
 
-typedef struct ending {
-    rank_context *me;
-    uint64_t      percent; /* of a run's bytes */
-    bool          dies;
-} ending;
-
-static bool end_here(void *context, const ferry_progress *progress)
+/* The victim waits until the last run is behind all, with no collective call under way either. */
+static void wait_for_all(rank_context *me, uint32_t victim)
 {
-    ending *e = context;
-    if (progress->bytes_done * 100 >= progress->bytes_total * e->percent) {
-        if (e->dies) {
-            kill(getpid(), SIGKILL);
-        }
-        ferry_world_abort(e->me->world, "this rank gives up");
+    atomic_fetch_add(&me->shared->word[0], 1);
+    while (me->rank == victim && atomic_load(&me->shared->word[0]) < me->n_ranks) {
+        sleep_ms(1);
     }
-    return true;
 }
 
 /* What all ranks of a world have together. */
@@ -396,8 +410,8 @@ void case_resume(rank_context *me)
     setup.options.no_relays  = true;
     setup.options.checksum   = random_below(&random, 3);
     setup.options.paths      = one_in(&random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
-    uint32_t       n_whole   = random_below(&random, 2);
-    uint32_t       share     = random_below(&random, 100);
+    uint32_t       n_whole   = is_ucx(me) ? 1 : random_below(&random, 2);
+    uint32_t       us        = random_below(&random, 3000);
     ferry_service *service   = open_service(me, &setup.options);
     matrix        *m         = matrix_make(me, 6, 2, 8, NULL);
     matrix_schedule(me, m, service, false);
@@ -406,16 +420,18 @@ void case_resume(rank_context *me)
         must(me, ferry_service_run(service, &me->error));
         matrix_expect(me, m, 0, version, "before a loss");
     }
-    ending e = {.me = me, .percent = share, .dies = !me->engine->threads};
-    if (me->rank == victim) {
-        ferry_service_set_progress(service, end_here, &e);
-    }
+    wait_for_all(me, victim);
     uint64_t     version = n_whole;
     ferry_status status;
     do {
         matrix_fill(m, ++version);
-        status    = ferry_service_run(service, &me->error);
-        e.percent = 0; /* of a run that has not called back so late */
+        if (me->rank == victim && !me->engine->threads) {
+            end_later(me, 1 + us, false);
+        }
+        status = me->rank == victim && me->engine->threads
+                     ? run_in_part(me, me->world, service, us / 500)
+                     : ferry_service_run(service, &me->error);
+        us /= 2;
     } while (status == FERRY_OK);
     ferry_world *world = NULL;
     must(me, ferry_world_shrink(me->world, 0, &world, &me->error));
@@ -437,6 +453,98 @@ void case_resume(rank_context *me)
     matrix_free(m);
 }
 
+/* A service that goes on from a ledger; the ledger is given up. */
+static ferry_service *service_that_goes_on(rank_context *me, ferry_world *world, const scene *s,
+                                           const scene_memory *memory, uint32_t checksum,
+                                           ferry_ledger *ledger)
+{
+    service_setup  setup;
+    ferry_service *service = NULL;
+    setup_init(me, &setup, "");
+    setup.options.slot_bytes = 1024;
+    setup.options.checksum   = checksum;
+    setup.options.paths      = me->seed % 2 == 0 ? 0 : FERRY_PATH_STAGED;
+    must(me, ferry_service_create(world, &setup.options, &service, &me->error));
+    must(me, ferry_service_init(service, FERRY_LOG_ERROR, &me->error));
+    scene_register(me, s, service, memory);
+    if (ledger != NULL) {
+        must(me, ferry_service_resume(service, ledger, &me->error));
+        ferry_ledger_destroy(ledger);
+    }
+    must(me, ferry_service_schedule(service, &me->error));
+    return service;
+}
+
+/* The ledger of a failed run; it holds at least what an earlier one held. */
+static ferry_ledger *next_ledger(rank_context *me, const ferry_service *service, uint64_t *in_place)
+{
+    ferry_ledger *ledger = NULL;
+    must(me, ferry_service_take_ledger(service, &ledger, &me->error));
+    expect(me, ferry_ledger_bytes(ledger) >= *in_place, "%llu bytes in place, and then %llu",
+           (unsigned long long)*in_place, (unsigned long long)ferry_ledger_bytes(ledger));
+    *in_place = ferry_ledger_bytes(ledger);
+    return ledger;
+}
+
+/* Registered tasks, and a run that needs several attempts, for ranks give up in the middle. */
+void case_resume_tasks(rank_context *me)
+{
+    enum { MOST_ATTEMPTS = 6, SLOT = 1024 };
+    static const scene_limits limits = {.most_tasks = 20, .most_bytes = 40000};
+    uint64_t                  random = me->seed + 11, in_place = 0, missing = 0;
+    scene                    *s = take(me, sizeof *s);
+    scene_memory              memory;
+    ferry_world              *world    = me->world;
+    ferry_ledger             *ledger   = NULL;
+    ferry_status              status   = FERRY_ERR_ABORTED;
+    uint32_t                  checksum = random_below(&random, 3);
+    scene_draw(s, me->seed * 41, me->n_ranks, &limits);
+    for (uint32_t b = 0; b < MOST_BUFFERS; b++) { /* it outlives transports */
+        s->buffers[me->rank][b].kind = MEMORY_PLAIN;
+    }
+    scene_take(me, s, NULL, &memory);
+    scene_fill(me, s, &memory, 1, true);
+    for (uint32_t attempt = 0;; attempt++) {
+        uint32_t       n_tests = random_below(&random, 8);
+        bool           victim  = random_below(&random, me->n_ranks) == me->rank;
+        ferry_service *service = service_that_goes_on(me, world, s, &memory, checksum, ledger);
+        if (victim && attempt < MOST_ATTEMPTS) {
+            status = run_in_part(me, world, service, n_tests);
+        } else {
+            status = ferry_service_run(service, &me->error);
+        }
+        /* Who gives up late can leave others with a success; then all are asked. */
+        if (status == FERRY_OK && ferry_world_barrier(world, &me->error) == FERRY_OK) {
+            scene_expect(me, s, service, &memory, 1, "after some attempts");
+            ferry_service_statistics now   = statistics_of(me, service);
+            uint64_t                 moved = sum_of(me, world, bytes_sent(&now));
+            expect(me,
+                   attempt == 0 || moved <= missing + (uint64_t)me->n_ranks * me->n_ranks * SLOT,
+                   "%llu bytes moved, %llu were missing", (unsigned long long)moved,
+                   (unsigned long long)missing);
+            ferry_service_destroy(service);
+            break;
+        }
+        scene_expect_kept(me, s, &memory, 1, "an attempt");
+        ferry_world *next = NULL;
+        ledger            = next_ledger(me, service, &in_place);
+        must(me, ferry_world_shrink(world, 0, &next, &me->error));
+        expect(me, ferry_world_n_ranks(next) == me->n_ranks, "%u ranks",
+               (unsigned)ferry_world_n_ranks(next));
+        missing = sum_of(me, next, scene_bytes_in(s, me->rank, true) - in_place);
+        ferry_service_destroy(service);
+        if (world != me->world) {
+            ferry_world_destroy(world);
+        }
+        world = next;
+    }
+    if (world != me->world) {
+        ferry_world_destroy(world);
+    }
+    scene_give_back(me, s, &memory);
+    free(s);
+}
+
 /* With pairs somebody always has a whole version, and all have the same one. */
 void case_recover_pairs(rank_context *me)
 {
@@ -452,21 +560,17 @@ void case_recover_pairs(rank_context *me)
     matrix_schedule(me, m, service, true);
     matrix_fill(m, 1);
     must(me, ferry_service_run(service, &me->error));
-    atomic_fetch_add(&me->shared->word[0], 1);
-    while (me->rank == victim && atomic_load(&me->shared->word[0]) < me->n_ranks) {
-        sleep_ms(1); /* until the run is behind all, and no barrier under way either */
-    }
+    wait_for_all(me, victim);
     uint64_t     version = 1;
-    ending       e       = {.me = me, .percent = 50};
     ferry_status status;
-    if (me->rank == victim && me->engine->threads) {
-        ferry_service_set_progress(service, end_here, &e);
-    } else if (me->rank == victim) {
+    if (me->rank == victim && !me->engine->threads) {
         end_later(me, dice(&random, 100, 20000), false);
     }
     do {
         matrix_fill(m, ++version);
-        status = ferry_service_run(service, &me->error);
+        status = me->rank == victim && me->engine->threads && version > 2
+                     ? run_in_part(me, me->world, service, 1)
+                     : ferry_service_run(service, &me->error);
     } while (status == FERRY_OK);
     ferry_world *world = NULL;
     must(me, ferry_world_shrink(me->world, 0, &world, &me->error));

@@ -219,6 +219,24 @@ static void expect_bad_bind(rank_context *me, ferry_service *service, const ferr
               ferry_service_bind(service, plan, sources, targets, &me->error));
 }
 
+/* Sources hold version 5. */
+static void swap_without_pairs(rank_context *me, const matrix *m, const ferry_plan *plan,
+                               const ferry_tensors *sources, const ferry_tensors *targets)
+{
+    service_setup  setup;
+    ferry_tensors *pairs = matrix_targets(me, m, 0, true);
+    setup_init(me, &setup, "");
+    setup.options.commit   = FERRY_COMMIT_SWAP;
+    ferry_service *service = open_service(me, &setup.options);
+    expect_bad_bind(me, service, plan, sources, targets, "m0");
+    must(me, ferry_service_bind(service, plan, sources, pairs, &me->error));
+    must(me, ferry_service_schedule(service, &me->error));
+    must(me, ferry_service_run(service, &me->error));
+    matrix_expect(me, m, 1, 5, "a pair");
+    ferry_service_destroy(service);
+    ferry_tensors_destroy(pairs);
+}
+
 void case_bad_plans(rank_context *me)
 {
     service_setup setup;
@@ -229,7 +247,7 @@ void case_bad_plans(rank_context *me)
     matrix        *more    = matrix_make(me, 3, 1, 4, NULL);
     ferry_plan    *plan    = matrix_plan(me, m, NULL, 0);
     ferry_tensors *sources = matrix_sources(me, m), *targets = matrix_targets(me, m, 0, false);
-    ferry_tensors *short_ones = NULL, *pairs = matrix_targets(me, m, 0, true);
+    ferry_tensors *short_ones = NULL;
     must(me, ferry_tensors_create(&short_ones, &me->error));
     ferry_buffer buffer = ferry_buffer_of(m->source[0], 3);
     must(me, ferry_tensors_add(short_ones, "m0", &buffer, &me->error));
@@ -267,14 +285,7 @@ void case_bad_plans(rank_context *me)
     matrix_expect(me, m, 0, 5, "after bad plans");
     ferry_service_destroy(service);
 
-    setup.options.commit = FERRY_COMMIT_SWAP;
-    service              = open_service(me, &setup.options);
-    expect_bad_bind(me, service, plan, sources, targets, "m0"); /* without pairs */
-    must(me, ferry_service_bind(service, plan, sources, pairs, &me->error));
-    must(me, ferry_service_schedule(service, &me->error));
-    must(me, ferry_service_run(service, &me->error));
-    matrix_expect(me, m, 1, 5, "a pair");
-    ferry_service_destroy(service);
+    swap_without_pairs(me, m, plan, sources, targets);
     ferry_plan_destroy(plan);
     ferry_plan_destroy(third);
     ferry_plan_destroy(beyond);
@@ -283,7 +294,6 @@ void case_bad_plans(rank_context *me)
     ferry_tensors_destroy(sources3);
     ferry_tensors_destroy(targets3);
     ferry_tensors_destroy(short_ones);
-    ferry_tensors_destroy(pairs);
     matrix_free(m);
     matrix_free(larger);
     matrix_free(more);

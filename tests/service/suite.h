@@ -87,6 +87,7 @@ void case_bad_registrations(rank_context *me);
 void case_bad_boxes(rank_context *me);
 void case_unmatched(rank_context *me);
 void case_two_writers(rank_context *me);
+void case_two_buffers(rank_context *me);
 void case_differing_options(rank_context *me);
 void case_bad_plans(rank_context *me);
 
@@ -101,6 +102,7 @@ void case_killed(rank_context *me);
 void case_stopped(rank_context *me);
 void case_killed_early(rank_context *me);
 void case_resume(rank_context *me);
+void case_resume_tasks(rank_context *me);
 void case_recover_pairs(rank_context *me);
 
 #endif
