@@ -171,7 +171,9 @@ FERRY_API ferry_status ferry_service_rebind(ferry_service *service, const ferry_
 /*
  * Collective: one run, from begin to end; sources may change again and destinations are complete
  * when it returns FERRY_OK. It is a version, numbered from 1 on. After an error the destinations'
- * states say what holds; a service whose world lives can run again.
+ * states say what holds, and nobody writes to them any more, but for what the kernel or a network
+ * is moving at that moment: keep the memory until the service is finalized. A service whose world
+ * lives can run again.
  */
 FERRY_API ferry_status ferry_service_run(ferry_service *service, ferry_error *error);
 
@@ -187,8 +189,9 @@ typedef struct ferry_progress {
 } ferry_progress;
 
 /*
- * Called now and then within test, wait and run, on the caller's thread; false cancels the run on
- * all ranks. NULL takes it away.
+ * Called within test, wait and run, on the caller's thread: every twentieth of a second, and once
+ * at the end, when its answer comes too late. Else false cancels the run on all ranks. It calls
+ * nothing of the service or its world. NULL takes it away.
  */
 typedef bool (*ferry_progress_fn)(void *context, const ferry_progress *progress);
 FERRY_API void ferry_service_set_progress(ferry_service *service, ferry_progress_fn progress,

@@ -271,8 +271,11 @@ void fy_letter(ferry_service *service, uint32_t to, uint32_t tag, const void *by
 
 /* order.c */
 ferry_exchange fy_exchange_of(ferry_world *world);
-/* Collective. This rank's part of the schedule of the bound plan, into exec->rounds. */
-ferry_status fy_order_plan(ferry_service *service, ferry_error *error);
+/*
+ * Collective. This rank's part of the schedule of the bound plan, into exec->rounds. A batch takes
+ * at least the plan's largest element, however small slots are.
+ */
+ferry_status fy_order_plan(ferry_service *service, uint64_t element_bytes, ferry_error *error);
 /* Collective, once paths are known: items by the rounds of what was registered. */
 ferry_status fy_order_sends(ferry_service *service, ferry_error *error);
 

@@ -28,13 +28,14 @@ ferry_exchange fy_exchange_of(ferry_world *world)
     return exchange;
 }
 
-ferry_status fy_order_plan(ferry_service *service, ferry_error *error)
+ferry_status fy_order_plan(ferry_service *service, uint64_t element_bytes, ferry_error *error)
 {
-    ferry_exchange         exchange = fy_exchange_of(service->world);
-    ferry_schedule_options options  = FERRY_SCHEDULE_OPTIONS_INIT;
-    options.slot_bytes              = service->options.slot_bytes;
-    options.max_tasks               = service->options.max_tasks;
-    options.no_relays               = service->options.no_relays;
+    ferry_exchange         exchange   = fy_exchange_of(service->world);
+    ferry_schedule_options options    = FERRY_SCHEDULE_OPTIONS_INIT;
+    uint64_t               slot_bytes = service->options.slot_bytes;
+    options.slot_bytes                = slot_bytes < element_bytes ? element_bytes : slot_bytes;
+    options.max_tasks                 = service->options.max_tasks;
+    options.no_relays                 = service->options.no_relays;
     return ferry_build_plan_schedule(service->registry.plan, &options, &exchange,
                                      &service->exec->rounds, error);
 }

@@ -19,12 +19,14 @@ typedef struct facts {
     uint64_t copies; /* whether this rank has bytes to move */
     uint64_t node;
     uint64_t needs_rounds;
-    uint64_t cannot_plan; /* it has no plan, or one of other ranks, or only parts are missing */
+    uint64_t element_bytes; /* the largest element that it sends */
+    uint64_t cannot_plan;   /* it has no plan, or one of other ranks, or only parts are missing */
 } facts;
 
 typedef struct common {
     bool     needs_rounds;
     bool     can_plan;
+    uint64_t element_bytes;
     uint32_t n_copying; /* ranks of this node that have bytes to move */
 } common;
 
@@ -51,9 +53,12 @@ static facts facts_of(ferry_service *service)
                                    .node        = service->world->node_of[service->world->rank],
                                    .cannot_plan = !plan_fits(service) || service->exec->wants_of != NULL};
     uint32_t           last     = FY_NONE;
-    for (size_t i = 0; i < registry->sends.n && own.needs_rounds == 0; i++) {
-        uint32_t peer = registry->sends.items[i].peer;
-        if (peer != last && peer != service->world->rank) {
+    for (size_t i = 0; i < registry->sends.n; i++) {
+        const fy_end *end  = &registry->sends.items[i];
+        uint32_t      peer = end->peer;
+        own.element_bytes =
+            end->element_bytes > own.element_bytes ? end->element_bytes : own.element_bytes;
+        if (own.needs_rounds == 0 && peer != last && peer != service->world->rank) {
             own.needs_rounds = !fy_peer_is_direct(service, peer);
             last             = peer;
         }
@@ -72,6 +77,8 @@ static ferry_status gather_facts(ferry_service *service, common *common_out, fer
         memcpy(&its, (const char *)list + rank * sizeof its, sizeof its);
         all.needs_rounds = all.needs_rounds || its.needs_rounds != 0;
         all.can_plan     = all.can_plan && its.cannot_plan == 0;
+        all.element_bytes =
+            its.element_bytes > all.element_bytes ? its.element_bytes : all.element_bytes;
         all.n_copying += its.copies != 0 && its.node == own.node;
     }
     *common_out = all;
@@ -177,7 +184,7 @@ static ferry_status prepare(ferry_service *service, ferry_error *why)
         return status;
     }
     if (all.needs_rounds && all.can_plan && service->exec->rounds == NULL) {
-        status = fy_order_plan(service, why);
+        status = fy_order_plan(service, all.element_bytes, why);
         if (status != FERRY_OK) {
             return status; /* on all ranks */
         }

@@ -183,6 +183,30 @@ static ferry_status exchange_hash_places(ferry_service *service, ferry_error *er
     return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
 }
 
+/*
+ * Networks connect at the first put. A peer that dies while it connects is more than some engines
+ * bear, and the first run should not wait for it: so both ends do it here.
+ */
+static ferry_status connect_peers(ferry_service *service, ferry_error *error)
+{
+    fy_exec     *exec    = service->exec;
+    ferry_buffer nothing = ferry_buffer_of(NULL, 0);
+    ferry_status status  = FERRY_OK;
+    for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
+        const fy_channel *channel = &exec->channels[c];
+        ferry_signal      signal  = {.region = service->control,
+                                     .offset = fy_word_offset(channel->theirs, FY_WORD_PULSE),
+                                     .value  = 1,
+                                     .op     = FERRY_SIGNAL_SET};
+        if (!channel->direct) {
+            status = ferry_put_signal(service->transport, channel->peer, service->control, 0,
+                                      &nothing, &signal, NULL, error);
+        }
+    }
+    return status == FERRY_OK ? ferry_flush(service->transport, FERRY_ANY_RANK, NULL, error)
+                              : status;
+}
+
 ferry_status fy_staging_make(ferry_service *service, ferry_error *error)
 {
     fy_exec     *exec   = service->exec;
@@ -208,6 +232,7 @@ ferry_status fy_staging_make(ferry_service *service, ferry_error *error)
     if (status == FERRY_OK) {
         find_rings(service);
         service->statistics.staging_bytes = ferry_region_bytes(service->slots);
+        status                            = connect_peers(service, error);
     }
     return status;
 }
