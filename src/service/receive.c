@@ -59,8 +59,9 @@ static bool unpack(ferry_service *service, fy_channel *channel, const fy_item *i
         corrupt(service, channel, item, 0, "arrived with another head than was sent");
         return false;
     }
-    if (service->options.checksum == FERRY_CHECKSUM_PATH &&
-        head.hash != fy_hash64(payload, (size_t)item->bytes)) {
+    bool checks = service->options.checksum == FERRY_CHECKSUM_PATH;
+    bool fuses  = checks && item->n_parts == 1; /* the hash of the part is that of the payload */
+    if (checks && !fuses && head.hash != fy_hash64(payload, (size_t)item->bytes)) {
         corrupt(service, channel, item, 0, "did not arrive as they were sent");
         return false;
     }
@@ -68,7 +69,13 @@ static bool unpack(ferry_service *service, fy_channel *channel, const fy_item *i
         const fy_part_of *part = &channel->in.parts[item->first_part + p];
         fy_area           area;
         char             *base = target_of(service, part, &area);
-        fy_area_unpack(&area, base, payload, part->first, part->bytes);
+        if (!fuses) {
+            fy_area_unpack(&area, base, payload, part->first, part->bytes);
+        } else if (fy_area_unpack_hash(&area, base, payload, part->first, part->bytes) !=
+                   head.hash) {
+            corrupt(service, channel, item, 0, "did not arrive as they were sent");
+            return false;
+        }
         payload += part->bytes;
     }
     fy_copy_fence();
