@@ -232,6 +232,9 @@ struct fy_exec {
     uint32_t     window;
     uint64_t     window_bytes;
     int64_t      window_ns;
+    int64_t      last_turn_ns; /* when something last came in turn, or the next was let come */
+    uint32_t     n_ahead;      /* windows that are let come beyond the first */
+    bool         has_turns;
     double       wire_seconds; /* of the item that is sent now, within the transport's calls */
     uint32_t     side;         /* which of two places is written: see FERRY_COMMIT_SWAP */
     ferry_status status;       /* why this rank gives up */
@@ -346,6 +349,7 @@ bool fy_outcome_of_world(ferry_service *service); /* it has failed: the outcome 
 /* turns.c: who may send to this rank next; after something has arrived or somebody entered. */
 void fy_turns_give(ferry_service *service);
 void fy_turns_arrived(ferry_service *service, uint64_t bytes);
+void fy_turns_idle(ferry_service *service); /* nothing has arrived; often */
 
 /* send.c, receive.c, watch.c: true if anything happened. */
 bool fy_send_step(ferry_service *service);

@@ -191,8 +191,9 @@ static ferry_status prepare(ferry_service *service, ferry_error *why)
     }
     status = fy_channels_make(service, why);
     for (uint32_t c = 0; status == FERRY_OK && c < service->exec->n_channels; c++) {
-        fy_channel *channel = &service->exec->channels[c];
-        channel->in_turns   = all.needs_rounds && !channel->direct;
+        fy_channel *channel      = &service->exec->channels[c];
+        channel->in_turns        = all.needs_rounds && !channel->direct;
+        service->exec->has_turns = service->exec->has_turns || channel->in_turns;
     }
     status = fy_agree(service->world, status, why);
     if (status == FERRY_OK) {

@@ -152,8 +152,10 @@ static bool step_ready(void *context)
 
 static int64_t step_sleep_ns(void *context)
 {
-    ferry_request *request = context;
-    return fy_transport_sleep_ns(request->service->transport);
+    enum { TURN_NS = 4000000 }; /* ports that idle are noticed: see turns.c */
+    const ferry_request *request  = context;
+    int64_t              sleep_ns = fy_transport_sleep_ns(request->service->transport);
+    return request->service->exec->has_turns && sleep_ns > TURN_NS ? (int64_t)TURN_NS : sleep_ns;
 }
 
 static ferry_status outcome_of(const ferry_request *request, ferry_error *error)

@@ -82,8 +82,10 @@ static void grant(ferry_service *service, const turn *its, uint32_t n)
 
 void fy_turns_arrived(ferry_service *service, uint64_t bytes)
 {
-    fy_exec *exec   = service->exec;
-    int64_t  now_ns = fy_now_ns();
+    fy_exec *exec      = service->exec;
+    int64_t  now_ns    = fy_now_ns();
+    exec->last_turn_ns = now_ns;
+    exec->n_ahead      = 0;
     exec->window_bytes += bytes;
     if (exec->window_bytes < SAMPLE_BYTES) {
         return;
@@ -101,7 +103,8 @@ void fy_turns_arrived(ferry_service *service, uint64_t bytes)
 void fy_turns_give(ferry_service *service)
 {
     fy_exec *exec   = service->exec;
-    uint32_t budget = exec->window < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : exec->window;
+    uint32_t window = exec->window < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : exec->window;
+    uint32_t budget = window * (1 + exec->n_ahead);
     turn     its    = next_turn(exec, 0);
     while (its.channel != NULL && budget > 0) {
         uint32_t n = its.n < budget ? its.n : budget;
@@ -109,4 +112,20 @@ void fy_turns_give(ferry_service *service)
         budget -= n;
         its = budget > 0 ? next_turn(exec, its.round + 1) : its;
     }
+}
+
+/*
+ * A port that idles serves nobody: when nothing has come for a while, for whoever's turn it is has
+ * yet to send elsewhere, the next one may come as well.
+ */
+void fy_turns_idle(ferry_service *service)
+{
+    fy_exec *exec   = service->exec;
+    int64_t  now_ns = fy_now_ns();
+    if (now_ns - exec->last_turn_ns < ON_THE_WAY_NS) {
+        return;
+    }
+    exec->last_turn_ns = now_ns;
+    exec->n_ahead += exec->n_ahead < FY_MOST_BURST;
+    fy_turns_give(service);
 }
