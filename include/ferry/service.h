@@ -208,7 +208,10 @@ FERRY_API ferry_status ferry_request_test(ferry_request *request, bool *done_out
                                           ferry_error *error);
 /* Works until the run has ended, and returns its outcome; again and again the same. */
 FERRY_API ferry_status ferry_request_wait(ferry_request *request, ferry_error *error);
-/* Ends the run with FERRY_ERR_ABORTED on all ranks; test or wait then say so. */
+/*
+ * Ends the run with FERRY_ERR_ABORTED on all ranks; test or wait then say so. It comes too late
+ * where this rank has sent and received all of its own: then the run ends as if nothing was said.
+ */
 FERRY_API void ferry_request_cancel(ferry_request *request);
 /* Waits for the end if need be. NULL is allowed. */
 FERRY_API void ferry_request_destroy(ferry_request *request);
@@ -270,7 +273,8 @@ FERRY_API ferry_status ferry_service_recover(ferry_service *service, ferry_world
 /*
  * What the last run, which failed, has brought to this rank's destinations: by tensor, so that it
  * holds for any plan that writes the same bytes. A service that is given it (after bind, before
- * schedule; the destinations hold the same memory) moves only what is missing in its runs.
+ * schedule; the destinations hold the same memory) moves only what is missing in its next run; the
+ * sources must be those of the run that failed. Every run after it moves everything.
  */
 typedef struct ferry_ledger ferry_ledger;
 

@@ -77,7 +77,11 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
         fy_free(engines);
         return fy_fail_no_memory(error, "a copy service");
     }
-    pthread_mutex_init(&service->working, NULL);
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK); /* a callback that waits */
+    pthread_mutex_init(&service->working, &attributes);
+    pthread_mutexattr_destroy(&attributes);
     service->options         = *options;
     service->options.engines = service->own_engines = engines;
     complete_options(&service->options);
@@ -90,6 +94,23 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
     }
     *service_out = service;
     return FERRY_OK;
+}
+
+/* A rank that brings a transport does not take part when the others open one. */
+static ferry_status agree_on_transport(ferry_service *service, ferry_error *error)
+{
+    const void  *all    = NULL;
+    uint64_t     own    = service->transport != NULL;
+    ferry_status status = ferry_world_all_gather(service->world, &own, sizeof own, &all, error);
+    for (uint32_t rank = 1; status == FERRY_OK && rank < service->world->n_ranks; rank++) {
+        if (memcmp(all, (const char *)all + rank * sizeof own, sizeof own) != 0) {
+            status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                             "either all ranks give their service a transport or none: ranks 0 and "
+                             "%u differ",
+                             rank);
+        }
+    }
+    return status;
 }
 
 /* The same on all ranks, and no other service's: letters and words carry it. */
@@ -114,8 +135,8 @@ ferry_status ferry_service_init(ferry_service *service, ferry_log_level log_leve
                        "log level");
     }
     fy_log_set_level(log_level);
-    ferry_status status = FERRY_OK;
-    if (service->transport == NULL) {
+    ferry_status status = agree_on_transport(service, error);
+    if (status == FERRY_OK && service->transport == NULL) {
         status = ferry_transport_open(service->world, service->options.engines, &service->transport,
                                       error);
     }
@@ -282,6 +303,7 @@ ferry_status ferry_service_clear_requests(ferry_service *service, ferry_error *e
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_clear_requests needs a service without a run under way");
     }
+    fy_run_settle(service);
     fy_exec_destroy(service->exec);
     service->exec = NULL;
     fy_registry_cleanup(&service->registry);
@@ -297,7 +319,14 @@ ferry_status ferry_service_finalize(ferry_service *service, ferry_error *error)
                        "ferry_service_finalize needs a service that was not finalized before");
     }
     end_run(service);
+    if (service->request != NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_finalize within a progress callback of its run");
+    }
     ferry_service_clear_requests(service, NULL);
+    if (service->control != NULL && !fy_failed(service->world->failure)) {
+        fy_outcome_tell(service, fy_watch_leave);
+    }
     fy_staging_free(service);
     fy_team_destroy(service->team);
     service->team      = NULL;
@@ -323,8 +352,8 @@ void ferry_service_destroy(ferry_service *service)
     if (service == NULL) {
         return;
     }
-    if (!service->finalized) {
-        ferry_service_finalize(service, NULL);
+    if (!service->finalized && ferry_service_finalize(service, NULL) != FERRY_OK) {
+        return; /* its run goes on */
     }
     release_requests(service);
     ferry_transport_close(service->transport);

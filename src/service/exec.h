@@ -197,6 +197,7 @@ typedef struct fy_outcome {
     uint32_t     n_reasons;
     bool         voted; /* this rank's own vote is counted */
     bool         sent;  /* and on its way up */
+    int64_t      voted_ns;
     fy_reason    reasons[FY_MOST_REASONS];
     ferry_status status; /* the verdict */
     ferry_error  error;
@@ -209,9 +210,10 @@ struct fy_exec {
     uint32_t        local_sends; /* first of the sends to itself, which match the receives */
     uint32_t        local_receives;
     fy_task_index  *by_task;
-    ferry_schedule *rounds;   /* this rank's part of a plan's schedule, or NULL */
-    fy_range       *wants;    /* of receives, where a ledger says what is missing */
-    uint32_t       *wants_of; /* by receive: n_receives + 1 begins in wants; NULL: all of all */
+    ferry_schedule *rounds;     /* this rank's part of a plan's schedule, or NULL */
+    fy_range       *wants;      /* of receives, where a ledger says what is missing */
+    uint32_t       *wants_of;   /* by receive: n_receives + 1 begins in wants; NULL: all of all */
+    bool            is_partial; /* some rank has such ranges */
     fy_parcel      *parcels;
     uint32_t        n_parcels;
     uint64_t        parcel_payload;
@@ -222,11 +224,12 @@ struct fy_exec {
     ferry_span     *spans;
     size_t          n_spans, span_capacity;
     /* Of the run. */
+    uint64_t version; /* of the last run; 0: there was none */
     uint32_t run;     /* its number on the words */
     uint32_t n_local; /* items done */
     uint32_t turn;
     uint64_t done_bytes;
-    int64_t  begin_ns, tick_ns, pulse_ns, told_ns, called_ns;
+    int64_t  begin_ns, tick_ns, pulse_ns, told_ns, ask_ns, called_ns;
     int64_t  waits_since_ns; /* 0: it works */
     /* How fast the network is to this rank, in items that make up a few milliseconds. */
     uint32_t     window;
@@ -337,6 +340,8 @@ bool         fy_run_is_over(const ferry_service *service);
 /* This rank gives the run up; the first reason counts. */
 void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, const char *format,
                  ...) __attribute__((format(printf, 4, 5)));
+/* What a failed run has put is in place, or given up: memory may go. */
+void fy_run_settle(ferry_service *service);
 /* Sets a word at the channel's peer. */
 void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
                    uint64_t value);
@@ -344,6 +349,9 @@ void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t w
 /* outcome.c */
 void fy_outcome_begin(ferry_service *service); /* this rank votes */
 bool fy_outcome_step(ferry_service *service);
+/* Those next to this rank in the tree of votes: what is told to them, and by them to theirs, all
+ * ranks hear. */
+void fy_outcome_tell(ferry_service *service, void (*tell)(ferry_service *service, uint32_t rank));
 bool fy_outcome_of_world(ferry_service *service); /* it has failed: the outcome is why */
 
 /* turns.c: who may send to this rank next; after something has arrived or somebody entered. */
@@ -357,6 +365,9 @@ bool fy_local_step(ferry_service *service);
 bool fy_receive_step(ferry_service *service);
 void fy_watch_tick(ferry_service *service);
 void fy_watch_halt(ferry_service *service);
+void fy_watch_tell(ferry_service *service, uint32_t rank); /* that this rank has given up */
+/* That this rank ends its service: whoever is in a later run than it waits in vain. */
+void fy_watch_leave(ferry_service *service, uint32_t rank);
 /* A rank that a peer has halted says whom it was waiting for itself, if for long. */
 void fy_watch_testify(ferry_service *service);
 /* Bytes of an item's parts that are mapped, by all threads of the team; local ones too. */

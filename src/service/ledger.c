@@ -113,6 +113,31 @@ static ferry_status add_lane(const ferry_service *service, ferry_ledger *ledger,
     return status;
 }
 
+/* What the last run of this schedule has not dealt with; all of it where there was none. */
+static ferry_status add_undone(const ferry_service *service, ferry_ledger *ledger,
+                               ferry_error *error)
+{
+    const fy_exec *exec   = service->exec;
+    ferry_status   status = add_lane(service, ledger, &exec->local, exec->n_local, true, error);
+    for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
+        const fy_channel *channel = &exec->channels[c];
+        status = add_lane(service, ledger, &channel->in, channel->n_dealt, false, error);
+    }
+    return status;
+}
+
+/* After a swap the version is in the fronts, and the backs, which are written next, have nothing
+ * of it. */
+static ferry_status add_all(const ferry_service *service, ferry_ledger *ledger, ferry_error *error)
+{
+    const fy_ends *receives = &service->registry.receives;
+    ferry_status   status   = FERRY_OK;
+    for (size_t i = 0; status == FERRY_OK && i < receives->n; i++) {
+        status = add_part(service, ledger, (uint32_t)i, 0, receives->items[i].bytes, error);
+    }
+    return status;
+}
+
 static int compare_gaps(const void *a, const void *b)
 {
     const gap *x = a;
@@ -147,7 +172,7 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
         return fy_fail_no_memory(error, "a ledger");
     }
     atomic_init(&ledger->references, 1);
-    ledger->version = service->n_begun;
+    ledger->version = service->exec->version != 0 ? service->n_begun : service->n_begun + 1;
     ledger->entries = fy_alloc_zeroed(registry->n_targets + 1, sizeof *ledger->entries);
     ledger->names   = fy_alloc_zeroed(registry->names_used + 1, 1);
     if (ledger->entries == NULL || ledger->names == NULL) {
@@ -172,21 +197,18 @@ ferry_status ferry_service_take_ledger(const ferry_service *service, ferry_ledge
                                        ferry_error *error)
 {
     if (service == NULL || ledger_out == NULL || service->request != NULL ||
-        service->exec == NULL || service->n_begun == 0) {
+        service->exec == NULL || (service->n_begun == 0 && service->exec->wants_of == NULL)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_take_ledger needs a service whose last run has ended, and a "
                        "place for the ledger");
     }
-    ferry_ledger *ledger = NULL;
-    ferry_status  status = make_ledger(service, &ledger, error);
-    bool          failed = service->version != service->n_begun;
-    if (status == FERRY_OK && failed) {
-        const fy_exec *exec = service->exec;
-        status              = add_lane(service, ledger, &exec->local, exec->n_local, true, error);
-        for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
-            const fy_channel *channel = &exec->channels[c];
-            status = add_lane(service, ledger, &channel->in, channel->n_dealt, false, error);
-        }
+    const fy_exec *exec   = service->exec;
+    ferry_ledger  *ledger = NULL;
+    ferry_status   status = make_ledger(service, &ledger, error);
+    if (status == FERRY_OK && (exec->version == 0 || service->version != service->n_begun)) {
+        status = add_undone(service, ledger, error);
+    } else if (status == FERRY_OK && service->options.commit == FERRY_COMMIT_SWAP) {
+        status = add_all(service, ledger, error);
     }
     if (status != FERRY_OK) {
         ferry_ledger_destroy(ledger);

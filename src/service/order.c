@@ -59,12 +59,19 @@ static uint32_t find_send(const ferry_service *service, const fy_channel *channe
 
 static uint32_t find_relayed(const fy_channel *channel, uint64_t task_id)
 {
-    for (uint32_t i = 0; i < channel->n_relayed_sends; i++) {
-        if (channel->relayed_sends[i] == task_id) {
-            return channel->n_sends + i;
+    uint32_t first = 0;
+    uint32_t end   = channel->n_relayed_sends;
+    while (first < end) {
+        uint32_t middle = first + (end - first) / 2;
+        if (channel->relayed_sends[middle] < task_id) {
+            first = middle + 1;
+        } else {
+            end = middle;
         }
     }
-    return FY_NONE;
+    return first < channel->n_relayed_sends && channel->relayed_sends[first] == task_id
+               ? channel->n_sends + first
+               : FY_NONE;
 }
 
 /* A segment of a plan's batch, where its path is the one that is cut now. */

@@ -6,6 +6,7 @@
 #include "service/exec.h"
 
 #include "transport/host.h"
+#include "transport/word.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -59,6 +60,17 @@ static void add_reason(fy_outcome *outcome, const fy_reason *reason)
     }
 }
 
+void fy_outcome_tell(ferry_service *service, void (*tell)(ferry_service *service, uint32_t rank))
+{
+    uint32_t rank = service->world->rank;
+    if (rank > 0) {
+        tell(service, parent_of(rank));
+    }
+    for (uint32_t i = 0; i < children_of(service->world); i++) {
+        tell(service, rank * FY_VOTE_ARITY + 1 + i);
+    }
+}
+
 void fy_outcome_begin(ferry_service *service)
 {
     fy_exec *exec = service->exec;
@@ -75,8 +87,14 @@ void fy_outcome_begin(ferry_service *service)
         }
     }
     if (exec->status != FERRY_OK || exec->halted) {
-        service->is_dirty = true; /* something may be on its way: the next run waits for it */
+        service->is_dirty = true; /* something may be on its way */
         fy_watch_halt(service);
+        fy_outcome_tell(service, fy_watch_tell); /* also to those that exchange nothing with it */
+        /* Where bytes do get through, nobody reads or writes a caller's memory after the outcome.
+         */
+        if (exec->status != FERRY_ERR_TIMEOUT) {
+            fy_run_settle(service);
+        }
     }
     if (exec->halted) {
         fy_watch_testify(service);
@@ -89,8 +107,9 @@ void fy_outcome_begin(ferry_service *service)
         memcpy(own.text, exec->why.message, sizeof own.text);
         add_reason(&exec->outcome, &own);
     }
-    exec->outcome.voted = true;
-    exec->outcome.phase = FY_PHASE_VOTING;
+    exec->outcome.voted    = true;
+    exec->outcome.voted_ns = fy_now_ns();
+    exec->outcome.phase    = FY_PHASE_VOTING;
 }
 
 /* A rank that is silent is named by those that wait for it: the most named one is to blame. */
@@ -129,6 +148,7 @@ bool fy_outcome_of_world(ferry_service *service)
     ferry_error  why    = {.message = ""};
     ferry_status status = fy_failure_get(service->world->failure, NULL, &why);
     fy_transport_withdraw(service->transport);
+    service->is_dirty = true;
     finish(service, status, why.message);
     return true;
 }

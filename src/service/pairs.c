@@ -10,7 +10,10 @@
 
 #include <string.h>
 
-enum { TAG = 0x66657072, LETTER_BYTES = 48 << 10 };
+enum { TAG = 0x66657072, LETTER_BYTES = 48 << 10, LEAST_LETTER_BYTES = 1 << 10 };
+
+/* What all peers of a rank send before it takes their first: a world keeps no more than 64 MiB. */
+enum { MOST_WAITING_BYTES = 16 << 20 };
 
 /* How far one direction of one channel has come; a letter begins with the length of the whole. */
 typedef struct passage {
@@ -29,13 +32,21 @@ void fy_letter(ferry_service *service, uint32_t to, uint32_t tag, const void *by
     }
 }
 
+static size_t letter_bytes(const ferry_world *world)
+{
+    size_t share = MOST_WAITING_BYTES / world->n_ranks;
+    share        = share > LEAST_LETTER_BYTES ? share : (size_t)LEAST_LETTER_BYTES;
+    return share < LETTER_BYTES ? share : (size_t)LETTER_BYTES;
+}
+
 static ferry_status send_letter(ferry_service *service, const fy_channel *channel,
                                 const fy_pack *out, passage *way, ferry_error *error)
 {
     unsigned char letter[sizeof(uint64_t) + LETTER_BYTES];
     uint64_t      bytes = out->used;
     size_t        left  = out->used - way->done;
-    size_t        n     = left < LETTER_BYTES ? left : LETTER_BYTES;
+    size_t        most  = letter_bytes(service->world);
+    size_t        n     = left < most ? left : most;
     memcpy(letter, &bytes, sizeof bytes);
     if (n > 0) {
         memcpy(letter + sizeof bytes, out->bytes + way->done, n);

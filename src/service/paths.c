@@ -44,7 +44,8 @@ uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const
     if (is_mapped && allows(service, FERRY_PATH_MAPPED)) {
         return FERRY_PATH_MAPPED;
     }
-    bool only_attach = service->options.paths == FERRY_PATH_ATTACH;
+    bool only_attach =
+        service->options.paths == (FERRY_PATH_ATTACH | FERRY_PATH_LOCAL | FERRY_PATH_STAGED);
     if (allows(service, FERRY_PATH_ATTACH) && (run >= ATTACH_RUN_BYTES || only_attach) &&
         fy_transport_can_attach(service->transport, channel->peer)) {
         return FERRY_PATH_ATTACH;

@@ -21,11 +21,13 @@ typedef struct facts {
     uint64_t needs_rounds;
     uint64_t element_bytes; /* the largest element that it sends */
     uint64_t cannot_plan;   /* it has no plan, or one of other ranks, or only parts are missing */
+    uint64_t is_partial;    /* only parts are missing */
 } facts;
 
 typedef struct common {
     bool     needs_rounds;
     bool     can_plan;
+    bool     is_partial;
     uint64_t element_bytes;
     uint32_t n_copying; /* ranks of this node that have bytes to move */
 } common;
@@ -51,7 +53,8 @@ static facts facts_of(ferry_service *service)
     const fy_registry *registry = &service->registry;
     facts              own      = {.copies      = registry->sends.n > 0,
                                    .node        = service->world->node_of[service->world->rank],
-                                   .cannot_plan = !plan_fits(service) || service->exec->wants_of != NULL};
+                                   .cannot_plan = !plan_fits(service) || service->exec->wants_of != NULL,
+                                   .is_partial  = service->exec->wants_of != NULL};
     uint32_t           last     = FY_NONE;
     for (size_t i = 0; i < registry->sends.n; i++) {
         const fy_end *end  = &registry->sends.items[i];
@@ -77,6 +80,7 @@ static ferry_status gather_facts(ferry_service *service, common *common_out, fer
         memcpy(&its, (const char *)list + rank * sizeof its, sizeof its);
         all.needs_rounds = all.needs_rounds || its.needs_rounds != 0;
         all.can_plan     = all.can_plan && its.cannot_plan == 0;
+        all.is_partial   = all.is_partial || its.is_partial != 0;
         all.element_bytes =
             its.element_bytes > all.element_bytes ? its.element_bytes : all.element_bytes;
         all.n_copying += its.copies != 0 && its.node == own.node;
@@ -183,6 +187,7 @@ static ferry_status prepare(ferry_service *service, ferry_error *why)
     if (status != FERRY_OK) {
         return status;
     }
+    service->exec->is_partial = all.is_partial;
     if (all.needs_rounds && all.can_plan && service->exec->rounds == NULL) {
         status = fy_order_plan(service, all.element_bytes, why);
         if (status != FERRY_OK) {
@@ -220,6 +225,7 @@ static ferry_status prepare(ferry_service *service, ferry_error *why)
 
 static void drop_exec(ferry_service *service)
 {
+    fy_run_settle(service);
     fy_exec_destroy(service->exec);
     service->exec               = NULL;
     service->registry.scheduled = false;
@@ -251,6 +257,31 @@ ferry_status fy_prepare_again(ferry_service *service, ferry_error *error)
     return FERRY_OK;
 }
 
+/*
+ * A rank that never began the run that failed elsewhere has an older ledger, or none: nothing of
+ * the version that is resumed is there.
+ */
+static ferry_status agree_on_ledgers(ferry_service *service, ferry_error *error)
+{
+    uint64_t     own    = service->ledger == NULL ? 0 : fy_ledger_version(service->ledger);
+    uint64_t     newest = own;
+    const void  *all    = NULL;
+    ferry_status status = ferry_world_all_gather(service->world, &own, sizeof own, &all, error);
+    for (uint32_t rank = 0; status == FERRY_OK && rank < service->world->n_ranks; rank++) {
+        uint64_t its;
+        memcpy(&its, (const char *)all + rank * sizeof its, sizeof its);
+        newest = its > newest ? its : newest;
+    }
+    if (status == FERRY_OK && own < newest) {
+        ferry_ledger_destroy(service->ledger);
+        service->ledger = NULL;
+        if (service->n_begun < newest) {
+            service->n_begun = newest - 1;
+        }
+    }
+    return status;
+}
+
 static ferry_status check_schedule(const ferry_service *service, ferry_error *error)
 {
     if (service == NULL || !service->initialized || service->finalized) {
@@ -272,6 +303,10 @@ ferry_status ferry_service_schedule(ferry_service *service, ferry_error *error)
         return status;
     }
     fy_registry_sort(&service->registry);
+    status = agree_on_ledgers(service, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     status = make_exec(service, &why);
     if (status == FERRY_OK) {
         status = fy_check_writers(&service->registry, service->world->rank, &why);

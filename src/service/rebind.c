@@ -49,6 +49,11 @@ static ferry_status replace(fy_registry *registry, const ferry_tensors *tensors,
             return status;
         }
         if (apply) {
+            if (is_destination && held->front.base != front->base) {
+                fy_target *target = &registry->targets[held->destination];
+                target->state     = FERRY_TENSOR_UNTOUCHED;
+                target->version = target->missing = 0;
+            }
             held->front = *front;
             if (held->back.base != NULL) {
                 held->back = *back;

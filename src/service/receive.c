@@ -160,7 +160,8 @@ static bool deal_some(ferry_service *service, fy_channel *channel, uint32_t n_he
     uint32_t begin = channel->n_dealt;
     uint32_t end   = begin;
     for (uint32_t n_staged = 0; channel->n_dealt < n_here && n_staged < FY_MOST_BURST;) {
-        n_staged += channel->in.items[channel->n_dealt].path == FERRY_PATH_STAGED;
+        n_staged += channel->in.items[channel->n_dealt].path == FERRY_PATH_STAGED ||
+                    service->exec->hashes != NULL; /* reading again takes as long */
         if (!deal(service, channel)) {
             return true; /* the run has failed */
         }

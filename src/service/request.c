@@ -79,6 +79,13 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "ferry_service_start: this version has no queues; pass NULL");
     }
+    /* What was missing belongs to one version: every other run moves everything. */
+    if (service->exec->is_partial && service->exec->version != 0) {
+        status = fy_prepare_again(service, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
     ferry_request *request = take_request(service);
     if (request == NULL) {
         return fy_fail_no_memory(error, "a request");
@@ -193,7 +200,10 @@ ferry_status ferry_request_wait(ferry_request *request, ferry_error *error)
     }
     if (!atomic_load(&request->done)) {
         ferry_service *service = request->service;
-        pthread_mutex_lock(&service->working);
+        if (pthread_mutex_lock(&service->working) != 0) {
+            return fy_fail(error, FERRY_ERR_MISUSE,
+                           "ferry_request_wait within a progress callback waits for itself");
+        }
         if (!atomic_load(&request->done)) {
             work_until_over(request);
             close_run(request);
@@ -248,7 +258,7 @@ void ferry_request_destroy(ferry_request *request)
         return;
     }
     ferry_request_wait(request, NULL);
-    request->is_spare = true;
+    request->is_spare = atomic_load(&request->done);
 }
 
 ferry_status ferry_service_run(ferry_service *service, ferry_error *error)

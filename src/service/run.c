@@ -38,6 +38,14 @@ void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, 
     exec->culprit = culprit;
 }
 
+void fy_run_settle(ferry_service *service)
+{
+    if (service->is_dirty &&
+        ferry_flush(service->transport, FERRY_ANY_RANK, NULL, NULL) == FERRY_OK) {
+        service->is_dirty = false;
+    }
+}
+
 static void reset_channel(fy_channel *channel, int64_t now_ns)
 {
     channel->n_sent = channel->n_dealt = channel->n_consumed = 0;
@@ -83,7 +91,8 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     exec->waits_since_ns           = 0;
     exec->called_ns                = now_ns;
     exec->begin_ns = exec->tick_ns = exec->pulse_ns = exec->told_ns = now_ns;
-    exec->outcome                                                   = (fy_outcome){0};
+    exec->ask_ns  = service->world->settings.deadline_ns / 4;
+    exec->outcome = (fy_outcome){0};
     for (uint32_t i = 0; i < exec->n_parcels; i++) {
         exec->parcels[i].channel = FY_NONE;
     }

@@ -11,15 +11,21 @@ static bool swaps(const ferry_service *service)
     return service->options.commit == FERRY_COMMIT_SWAP;
 }
 
+/* What was registered by hand has no back, also where runs swap. */
+static bool is_in_place(const fy_registry *registry, const fy_target *target)
+{
+    return registry->held[target->held].back.base == NULL;
+}
+
 /* Before any peer is told that it may write. */
 void fy_targets_begin(ferry_service *service)
 {
-    fy_registry *registry = &service->registry;
-    service->n_begun++;
+    fy_registry *registry  = &service->registry;
+    service->exec->version = ++service->n_begun;
     for (size_t i = 0; i < registry->n_targets; i++) {
         fy_target *target = &registry->targets[i];
         target->missing   = 0;
-        if (target->bytes > 0 && !swaps(service)) {
+        if (target->bytes > 0 && is_in_place(registry, target)) {
             target->state   = FERRY_TENSOR_TORN;
             target->version = service->n_begun;
         }
@@ -50,7 +56,7 @@ static void count_missing(ferry_service *service)
 
 void fy_targets_miss(ferry_service *service)
 {
-    service->n_begun++;
+    service->exec->version = ++service->n_begun;
     for (size_t i = 0; i < service->registry.n_targets; i++) {
         service->registry.targets[i].missing = 0;
     }
@@ -85,7 +91,7 @@ void fy_targets_end(ferry_service *service, bool ok)
     for (size_t i = 0; i < registry->n_targets; i++) {
         fy_target *target = &registry->targets[i];
         /* In place a tensor that got every byte is whole, whatever became of the others. */
-        if (target->bytes > 0 && (ok || (!swaps(service) && target->missing == 0))) {
+        if (target->bytes > 0 && (ok || (is_in_place(registry, target) && target->missing == 0))) {
             make_valid(service, target);
         }
     }
@@ -137,12 +143,16 @@ uint64_t ferry_service_version(const ferry_service *service)
  * After a loss
  */
 
-/* The version that this rank has whole, committed or not: every byte of the last run came. */
+/*
+ * The version that this rank has whole, committed or not: every byte of the last run came. A
+ * schedule that has not run says nothing of the run before it.
+ */
 static uint64_t whole_version(const ferry_service *service)
 {
     const fy_registry *registry = &service->registry;
     uint64_t           missing  = 0;
-    if (service->n_begun == service->version || service->exec == NULL) {
+    if (service->n_begun == service->version || service->exec == NULL ||
+        service->exec->version != service->n_begun) {
         return service->version;
     }
     for (size_t i = 0; i < registry->n_targets; i++) {
@@ -191,8 +201,11 @@ ferry_status ferry_service_recover(ferry_service *service, ferry_world *survivor
     if (whole > service->version && service->n_begun == whole) {
         commit_late(service);
     }
-    if (!swaps(service) && whole < service->n_begun) {
-        whole = 0; /* a later run has torn it */
+    for (size_t i = 0; whole < service->n_begun && i < service->registry.n_targets; i++) {
+        const fy_target *target = &service->registry.targets[i];
+        if (target->bytes > 0 && is_in_place(&service->registry, target)) {
+            whole = 0; /* a later run has torn it */
+        }
     }
     /* Every rank answers the same: one that tore nothing cannot know that others did. */
     const void *answers = NULL;

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { ASK = 1, HERE = 2, HALT = 3 };
+enum { ASK = 1, HERE = 2, HALT = 3, LEFT = 4 };
 
 typedef struct letter {
     uint64_t service;
@@ -28,6 +28,17 @@ static void send_letter(ferry_service *service, uint32_t to, uint32_t kind)
                               .kind     = kind,
                               .since_ns = fy_now_ns() - exec->begin_ns};
     fy_letter(service, to, FY_TAG_WATCH, &message, sizeof message);
+}
+
+void fy_watch_tell(ferry_service *service, uint32_t rank)
+{
+    send_letter(service, rank, HALT);
+}
+
+void fy_watch_leave(ferry_service *service, uint32_t rank)
+{
+    letter message = {.service = service->identity, .run = service->n_runs_begun, .kind = LEFT};
+    fy_letter(service, rank, FY_TAG_WATCH, &message, sizeof message);
 }
 
 void fy_watch_halt(ferry_service *service)
@@ -57,17 +68,25 @@ static void read_letters(ferry_service *service)
         }
         memcpy(&message, bytes, sizeof message);
         fy_channel *channel = fy_channel_of(exec, from);
-        if (message.service != service->identity || message.run != exec->run || channel == NULL) {
+        if (message.service == service->identity && message.kind == LEFT &&
+            message.run < exec->run) {
+            fy_world_fail(service->world, FERRY_ERR_MISUSE, from,
+                          "rank %u has ended its service, and rank %u is in a run of it", from,
+                          service->world->rank);
+        }
+        if (message.service != service->identity || message.run != exec->run) {
             continue;
         }
-        if (message.kind == ASK) {
+        if (message.kind == HALT) {
+            exec->halted = exec->halted || exec->status == FERRY_OK;
+        } else if (channel == NULL) {
+            continue;
+        } else if (message.kind == ASK) {
             send_letter(service, from, HERE);
         } else if (message.kind == HERE && !channel->told) {
             int64_t entered_ns = fy_now_ns() - message.since_ns;
             channel->told      = true;
             channel->heard_ns  = entered_ns > exec->begin_ns ? entered_ns : exec->begin_ns;
-        } else if (message.kind == HALT) {
-            exec->halted = exec->halted || exec->status == FERRY_OK;
         }
     }
 }
@@ -94,6 +113,7 @@ static void check_channel(ferry_service *service, uint32_t number, int64_t now_n
     fy_exec    *exec     = service->exec;
     fy_channel *channel  = &exec->channels[number];
     int64_t     deadline = service->world->settings.deadline_ns;
+    int64_t     entry_ns = service->world->settings.entry_ns;
     uint64_t    words    = words_of(service, number);
     if (words != channel->seen) {
         channel->seen     = words;
@@ -107,6 +127,11 @@ static void check_channel(ferry_service *service, uint32_t number, int64_t now_n
         fy_run_fail(service, FERRY_ERR_TIMEOUT, channel->peer,
                     "rank %u has entered the run, and for %.1f s nothing of it has reached rank %u",
                     channel->peer, (double)silent_ns / 1e9, service->world->rank);
+    } else if (!channel->entered && !channel->told && entry_ns > 0 &&
+               now_ns - exec->begin_ns > entry_ns) {
+        fy_run_fail(service, FERRY_ERR_TIMEOUT, channel->peer,
+                    "rank %u has not entered the run that rank %u began %.1f s ago", channel->peer,
+                    service->world->rank, (double)(now_ns - exec->begin_ns) / 1e9);
     } else if (!channel->entered && !channel->told && asks) {
         send_letter(service, channel->peer, ASK);
     }
@@ -132,6 +157,19 @@ void fy_watch_testify(ferry_service *service)
                     "for %.1f s nothing of rank %u has reached rank %u", (double)silent_ns / 1e9,
                     silent->peer, service->world->rank);
         exec->halted = true;
+    }
+}
+
+/*
+ * A rank that was found silent and does not vote either, though all are told to give up, ends the
+ * world: nobody else can say how the run has ended.
+ */
+static void check_votes(ferry_service *service, int64_t now_ns)
+{
+    const fy_exec *exec = service->exec;
+    if (exec->outcome.phase == FY_PHASE_VOTING && exec->status == FERRY_ERR_TIMEOUT &&
+        now_ns - exec->outcome.voted_ns > service->world->settings.deadline_ns) {
+        fy_world_fail(service->world, FERRY_ERR_TIMEOUT, exec->culprit, "%s", exec->why.message);
     }
 }
 
@@ -164,8 +202,13 @@ void fy_watch_tick(ferry_service *service)
             fy_run_signal(service, &exec->channels[c], FY_WORD_PULSE, (uint64_t)now_ns);
         }
     }
-    bool asks     = now_ns - exec->told_ns > deadline / 4;
-    exec->told_ns = asks ? now_ns : exec->told_ns;
+    check_votes(service, now_ns);
+    bool asks = now_ns - exec->told_ns > exec->ask_ns;
+    if (asks) {
+        /* Letters stay with a peer until it enters: ever more seldom, for it may take hours. */
+        exec->told_ns = now_ns;
+        exec->ask_ns *= 2;
+    }
     for (uint32_t c = 0; exec->outcome.phase == FY_PHASE_MOVING && c < exec->n_channels; c++) {
         if (was_away) {
             exec->channels[c].heard_ns = now_ns;
