@@ -39,7 +39,9 @@ static uint32_t items_in_line(const fy_exec *exec, const fy_channel *channel)
     const fy_item *items = &channel->out.items[channel->n_sent];
     uint32_t       left  = (uint32_t)(channel->out.n_items - channel->n_sent);
     uint32_t       most  = left < FY_MOST_BURST ? left : (uint32_t)FY_MOST_BURST;
+    uint32_t       room  = channel->in_turns ? fy_turns_room(exec) : most;
     uint32_t       n     = 1;
+    most                 = room < most ? room : most;
     while (n < most && items[n].path == items[0].path &&
            (items[0].path == FERRY_PATH_REMOTE || items[n].slot == items[0].slot + n) &&
            fy_item_may_go(exec, channel, channel->n_sent + n)) {

@@ -355,9 +355,10 @@ void fy_outcome_tell(ferry_service *service, void (*tell)(ferry_service *service
 bool fy_outcome_of_world(ferry_service *service); /* it has failed: the outcome is why */
 
 /* turns.c: who may send to this rank next; after something has arrived or somebody entered. */
-void fy_turns_give(ferry_service *service);
-void fy_turns_arrived(ferry_service *service, uint64_t bytes);
-void fy_turns_idle(ferry_service *service); /* nothing has arrived; often */
+void     fy_turns_give(ferry_service *service);
+void     fy_turns_arrived(ferry_service *service, uint64_t bytes);
+uint32_t fy_turns_room(const fy_exec *exec);    /* items that this rank may still let go */
+void     fy_turns_idle(ferry_service *service); /* nothing has arrived; often */
 
 /* send.c, receive.c, watch.c: true if anything happened. */
 bool fy_send_step(ferry_service *service);

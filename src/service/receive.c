@@ -138,8 +138,12 @@ static uint32_t look(ferry_service *service, fy_channel *channel)
     }
     if (channel->n_consumed < channel->answers) {
         uint64_t consumed = word_of(service, number, FY_WORD_CONSUMED);
-        if (consumed >> 32 == exec->run) {
+        if (consumed >> 32 == exec->run && channel->n_consumed != (uint32_t)consumed) {
+            uint64_t n          = (uint32_t)consumed - channel->n_consumed;
             channel->n_consumed = (uint32_t)consumed;
+            if (exec->in_bytes == 0) { /* a rank that only sends learns its port's rate by that */
+                fy_turns_arrived(service, n * FY_NETWORK_BYTES);
+            }
         }
     }
     if (word_of(service, number, FY_WORD_HALT) == exec->run && exec->status == FERRY_OK) {

@@ -267,6 +267,9 @@ static bool can_send(const ferry_service *service, const fy_channel *channel)
         !fy_item_may_go(service->exec, channel, channel->n_sent)) {
         return false;
     }
+    if (channel->in_turns && fy_turns_room(service->exec) == 0) {
+        return false;
+    }
     return !fy_burst_takes(channel, &channel->out.items[channel->n_sent]) ||
            fy_burst_length(service, channel) > 0;
 }

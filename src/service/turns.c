@@ -100,18 +100,44 @@ void fy_turns_arrived(ferry_service *service, uint64_t bytes)
     exec->window_ns    = now_ns;
 }
 
+/*
+ * A window for whoever's turn it is; one for the next as well where the rest of that round is let
+ * come; and more where the port has idled.
+ */
 void fy_turns_give(ferry_service *service)
 {
     fy_exec *exec   = service->exec;
     uint32_t window = exec->window < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : exec->window;
-    uint32_t budget = window * (1 + exec->n_ahead);
     turn     its    = next_turn(exec, 0);
-    while (its.channel != NULL && budget > 0) {
-        uint32_t n = its.n < budget ? its.n : budget;
-        grant(service, &its, n);
-        budget -= n;
-        its = budget > 0 ? next_turn(exec, its.round + 1) : its;
+    uint32_t n_more = exec->n_ahead + (its.n <= window);
+    while (its.channel != NULL) {
+        const fy_channel *before = its.channel;
+        bool              whole  = its.n <= window;
+        grant(service, &its, whole ? its.n : window);
+        if (n_more-- == 0) {
+            return;
+        }
+        its = next_turn(exec, its.round + 1);
+        if (its.channel == before && !whole) {
+            return; /* a channel's items come in order */
+        }
     }
+}
+
+/*
+ * What a rank lets go stands in the queue of its own port, and there too before the answers that it
+ * owes others: so it lets little go, those of the lowest round first, whoever else would take more.
+ */
+uint32_t fy_turns_room(const fy_exec *exec)
+{
+    uint32_t most =
+        (exec->window < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : exec->window) + FY_LEAST_WINDOW / 2;
+    uint32_t n_away = 0;
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        const fy_channel *channel = &exec->channels[c];
+        n_away += channel->in_turns ? channel->n_sent - channel->n_consumed : 0;
+    }
+    return n_away < most ? most - n_away : 0;
 }
 
 /*
