@@ -4,12 +4,6 @@
 
 #include "base/alloc.h"
 
-/*
- * The kernel's copy between processes pays for each piece: below this, two copies through slots are
- * as fast.
- */
-enum { ATTACH_RUN_BYTES = 2048 };
-
 /* A put of its own pays from here on; smaller runs travel together, in slots. */
 enum { REMOTE_RUN_BYTES = 64 << 10 };
 
@@ -44,9 +38,14 @@ uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const
     if (is_mapped && allows(service, FERRY_PATH_MAPPED)) {
         return FERRY_PATH_MAPPED;
     }
-    bool only_attach =
-        service->options.paths == (FERRY_PATH_ATTACH | FERRY_PATH_LOCAL | FERRY_PATH_STAGED);
-    if (allows(service, FERRY_PATH_ATTACH) && (run >= ATTACH_RUN_BYTES || only_attach) &&
+    /*
+     * One copy by the kernel takes longer than two through slots that are mapped and stay in the
+     * caches, for any length of pieces: its pages cost more than its bytes.
+     */
+    uint32_t only   = FERRY_PATH_ATTACH | FERRY_PATH_LOCAL | FERRY_PATH_STAGED;
+    uint32_t can    = fy_transport_capabilities(service->transport, channel->peer);
+    bool     slower = (can & FERRY_CAN_PEER_POINTER) != 0 && service->options.paths != only;
+    if (allows(service, FERRY_PATH_ATTACH) && !slower &&
         fy_transport_can_attach(service->transport, channel->peer)) {
         return FERRY_PATH_ATTACH;
     }
