@@ -24,7 +24,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferry-config.cmake
 
 # The man pages are the --help texts, so the two cannot disagree.
 set(FERRY_MAN_PAGES)
-foreach(command "" plan run launch bench info)
+foreach(command "" plan run reshard inspect verify launch bench tune info)
     set(page ferry)
     if(command)
         set(page ferry-${command})

@@ -15,13 +15,14 @@ LAYERS = {
     "layout": [],
     "model": ["layout"],
     "plan": ["layout", "model"],
-    "checkpoint": ["model", "plan"],
+    "checkpoint": ["layout", "model", "plan", "pack"],
     "verify": [],
     "schedule": [],
     "pack": ["layout"],
     "service": ["layout", "model", "plan", "schedule", "pack", "world", "transport"],
     "world": [],
     "transport": ["world"],
+    "collective": ["pack", "world", "transport"],
 }
 PURE = ["layout", "model", "plan", "schedule"]
 IMPURE_HEADERS = {

@@ -32,6 +32,7 @@ if [ "${1:-}" = tests ]; then
     need "command -v nft" nftables
 fi
 if [ "${1:-}" = fuzz ]; then
+    need "python3 -c 'import ensurepip, venv'" python3-venv
     need "command -v clang" clang
     need "ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer*" libclang-rt-dev
 fi

@@ -24,6 +24,7 @@
 #define FERRY_VERSION_TEXT "0.1.0"
 
 #include <ferry/box.h>
+#include <ferry/checkpoint.h>
 #include <ferry/config.h>
 #include <ferry/dtype.h>
 #include <ferry/export.h>
@@ -32,9 +33,11 @@
 #include <ferry/machine.h>
 #include <ferry/memory.h>
 #include <ferry/metadata.h>
+#include <ferry/mixed_comm.h>
 #include <ferry/pack.h>
 #include <ferry/plan.h>
 #include <ferry/prove.h>
+#include <ferry/request.h>
 #include <ferry/reshard.h>
 #include <ferry/schedule.h>
 #include <ferry/scheduler.h>

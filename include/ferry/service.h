@@ -7,6 +7,7 @@
 #include <ferry/log.h>
 #include <ferry/memory.h>
 #include <ferry/plan.h>
+#include <ferry/request.h>
 #include <ferry/status.h>
 #include <ferry/transport.h>
 #include <ferry/world.h>
@@ -70,7 +71,10 @@ enum {
 
 #define FERRY_MEMORY_CAP ((uint64_t)64 << 20)
 
-/* Zero and NULL mean the default. Options are the same on all ranks but for transport. */
+/*
+ * Zero and NULL mean the default. Options are the same on all ranks; either all of them give a
+ * transport or none does.
+ */
 typedef struct ferry_service_options {
     size_t           struct_size;
     ferry_transport *transport;  /* default: one that the service opens in init */
@@ -177,9 +181,6 @@ FERRY_API ferry_status ferry_service_rebind(ferry_service *service, const ferry_
  */
 FERRY_API ferry_status ferry_service_run(ferry_service *service, ferry_error *error);
 
-/* A run under way. */
-typedef struct ferry_request ferry_request;
-
 /* What a callback is told; bytes of this rank: what it sends and what it receives. */
 typedef struct ferry_progress {
     size_t   struct_size;
@@ -203,18 +204,6 @@ FERRY_API void ferry_service_set_progress(ferry_service *service, ferry_progress
  */
 FERRY_API ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
                                            ferry_request **request_out, ferry_error *error);
-/* Works for a moment without waiting. *done_out: the run has ended, and its outcome is returned. */
-FERRY_API ferry_status ferry_request_test(ferry_request *request, bool *done_out,
-                                          ferry_error *error);
-/* Works until the run has ended, and returns its outcome; again and again the same. */
-FERRY_API ferry_status ferry_request_wait(ferry_request *request, ferry_error *error);
-/*
- * Ends the run with FERRY_ERR_ABORTED on all ranks; test or wait then say so. It comes too late
- * where this rank has sent and received all of its own: then the run ends as if nothing was said.
- */
-FERRY_API void ferry_request_cancel(ferry_request *request);
-/* Waits for the end if need be. NULL is allowed. */
-FERRY_API void ferry_request_destroy(ferry_request *request);
 
 /* Forgets registrations and schedule; local. Staging memory is kept for the next schedule. */
 FERRY_API ferry_status ferry_service_clear_requests(ferry_service *service, ferry_error *error);

@@ -27,7 +27,8 @@ FERRY_BEGIN_DECLS
     X(ERR_PEER_LOST, 12, "a rank of the world was lost")                                           \
     X(ERR_TIMEOUT, 13, "a rank showed no progress before the deadline")                            \
     X(ERR_ABORTED, 14, "a rank ended the world")                                                   \
-    X(ERR_DENIED, 15, "the other side did not prove the secret")
+    X(ERR_DENIED, 15, "the other side did not prove the secret")                                   \
+    X(ERR_DIFFERENT, 16, "two things that should be equal differ")
 
 typedef enum ferry_status {
 #define FERRY_STATUS_ENUM(name, number, text) FERRY_##name = number,

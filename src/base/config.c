@@ -145,6 +145,7 @@ static const struct variable {
      "engine that carries bytes, with wrappers: shm, ucx, strict:shm (default: "
      "the best for each pair of ranks)",
      parse_text},
+    {"FERRY_TUNE_FILE", "saved table of `ferry tune` for autotune of mixed collectives", parse_text},
     {"FERRY_UCX_MODE", "how ucx puts: am (active messages), rma, or auto (default: auto)",
      parse_ucx_mode},
 };

@@ -11,36 +11,52 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static ferry_status fail_errno(const char *path, const char *what, ferry_error *error)
+ferry_status fy_fail_errno(const char *path, const char *what, int reason, ferry_error *error)
 {
-    return fy_fail(error, FERRY_ERR_IO, "%s: %s: %s", path, what, strerror(errno));
+    bool is_full = reason == ENOSPC || reason == EDQUOT;
+    return fy_fail(error, FERRY_ERR_IO, "%s: %s: %s%s%s", path, what,
+                   is_full ? "the disk is full (" : "", strerror(reason), is_full ? ")" : "");
 }
 
-static ferry_status open_regular(const char *path, int *descriptor_out, uint64_t *bytes_out,
-                                 ferry_error *error)
+static ferry_status fail_errno(const char *path, const char *what, ferry_error *error)
 {
-    struct stat about;
+    return fy_fail_errno(path, what, errno, error);
+}
+
+ferry_status fy_file_open(const char *path, int *descriptor_out, struct stat *about_out,
+                          ferry_error *error)
+{
     /* Not blocking: a FIFO would wait for a writer before we could refuse it. */
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
         return fail_errno(path, "cannot be opened", error);
     }
-    if (fstat(descriptor, &about) != 0) {
+    if (fstat(descriptor, about_out) != 0) {
         ferry_status status = fail_errno(path, "cannot be examined", error);
         close(descriptor);
         return status;
     }
-    if (!S_ISREG(about.st_mode)) {
+    if (!S_ISREG(about_out->st_mode)) {
         close(descriptor);
         return fy_fail(error, FERRY_ERR_IO, "%s: is no regular file", path);
     }
     *descriptor_out = descriptor;
-    *bytes_out      = (uint64_t)about.st_size;
     return FERRY_OK;
 }
 
-static ferry_status read_exactly(int descriptor, const char *path, uint64_t offset,
-                                 uint64_t n_bytes, char *bytes, ferry_error *error)
+static ferry_status open_regular(const char *path, int *descriptor_out, uint64_t *bytes_out,
+                                 ferry_error *error)
+{
+    struct stat  about;
+    ferry_status status = fy_file_open(path, descriptor_out, &about, error);
+    if (status == FERRY_OK) {
+        *bytes_out = (uint64_t)about.st_size;
+    }
+    return status;
+}
+
+ferry_status fy_file_read_exactly(int descriptor, const char *path, uint64_t offset,
+                                  uint64_t n_bytes, char *bytes, ferry_error *error)
 {
     uint64_t done = 0;
     while (done < n_bytes) {
@@ -83,7 +99,7 @@ ferry_status fy_file_read(const char *path, uint64_t most_bytes, char **text_out
         status = fy_fail_no_memory(error, path);
         goto out;
     }
-    status = read_exactly(descriptor, path, 0, n_bytes, text, error);
+    status = fy_file_read_exactly(descriptor, path, 0, n_bytes, text, error);
     if (status != FERRY_OK) {
         goto out;
     }
@@ -104,7 +120,7 @@ ferry_status fy_file_read_at(const char *path, uint64_t offset, uint64_t n_bytes
     uint64_t     file_bytes;
     ferry_status status = open_regular(path, &descriptor, &file_bytes, error);
     if (status == FERRY_OK) {
-        status = read_exactly(descriptor, path, offset, n_bytes, bytes, error);
+        status = fy_file_read_exactly(descriptor, path, offset, n_bytes, bytes, error);
         close(descriptor);
     }
     return status;

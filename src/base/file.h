@@ -18,6 +18,15 @@ ferry_status fy_file_read(const char *path, uint64_t most_bytes, char **text_out
 ferry_status fy_file_read_at(const char *path, uint64_t offset, uint64_t n_bytes, char *bytes,
                              ferry_error *error);
 
+/* Opens a regular file for reading. */
+struct stat;
+ferry_status fy_file_open(const char *path, int *descriptor_out, struct stat *about_out,
+                          ferry_error *error);
+
+/* The same from one that is open; path is for sentences. */
+ferry_status fy_file_read_exactly(int descriptor, const char *path, uint64_t offset,
+                                  uint64_t n_bytes, char *bytes, ferry_error *error);
+
 /* The number that a file of /sys or /proc consists of; 0 where there is none. */
 uint64_t fy_file_number(const char *path);
 
@@ -33,5 +42,8 @@ ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *conte
 
 /* A ferry_write_fn whose context is a FILE. */
 int fy_file_write(void *stream, const char *bytes, size_t n_bytes);
+
+/* "PATH: WHAT: " and the reason of this errno; a full disk is called so. Returns FERRY_ERR_IO. */
+ferry_status fy_fail_errno(const char *path, const char *what, int reason, ferry_error *error);
 
 #endif

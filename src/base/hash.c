@@ -131,3 +131,15 @@ void fy_digest_cleanup(fy_digest *digest)
     fy_free(digest->bytes);
     *digest = (fy_digest){0};
 }
+
+fy_hasher *fy_hashers_alloc(size_t n, void **raw_out)
+{
+    enum { ALIGNMENT = _Alignof(fy_hasher) };
+    void *raw = fy_alloc(n + 1, sizeof(fy_hasher));
+    *raw_out  = raw;
+    if (raw == NULL) {
+        return NULL;
+    }
+    uintptr_t at = (uintptr_t)raw;
+    return (fy_hasher *)((char *)raw + (ALIGNMENT - at % ALIGNMENT) % ALIGNMENT);
+}

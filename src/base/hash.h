@@ -29,6 +29,9 @@ typedef struct fy_hasher {
     _Alignas(64) unsigned char state[640];
 } fy_hasher;
 
+/* n of them on the heap, where alignment takes care: NULL without memory; free what *raw_out is. */
+fy_hasher *fy_hashers_alloc(size_t n, void **raw_out);
+
 void     fy_hasher_begin(fy_hasher *hasher);
 void     fy_hasher_update(fy_hasher *hasher, const void *bytes, size_t n_bytes);
 uint64_t fy_hasher_end(const fy_hasher *hasher);

@@ -58,15 +58,24 @@ ferry_status fy_fail_no_memory(ferry_error *error, const char *what)
     return fy_fail(error, FERRY_ERR_NO_MEMORY, "out of memory while allocating %s", what);
 }
 
+ferry_status fy_check_out(const void *to, const char *what, ferry_error *error)
+{
+    size_t wanted = to == NULL ? 0 : *(const size_t *)to;
+    return wanted >= sizeof(size_t) * 2
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_MISUSE, "%s needs its _INIT value: struct_size is %zu",
+                         what, wanted);
+}
+
 ferry_status fy_copy_out(const void *from, size_t from_bytes, void *to, const char *what,
                          ferry_error *error)
 {
-    size_t wanted = to == NULL ? 0 : *(const size_t *)to;
-    if (wanted < sizeof(size_t) * 2) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "%s needs its _INIT value: struct_size is %zu",
-                       what, wanted);
+    ferry_status status = fy_check_out(to, what, error);
+    if (status != FERRY_OK) {
+        return status;
     }
-    size_t bytes = wanted < from_bytes ? wanted : from_bytes;
+    size_t wanted = *(const size_t *)to;
+    size_t bytes  = wanted < from_bytes ? wanted : from_bytes;
     memcpy(to, from, bytes);
     *(size_t *)to = wanted;
     return FERRY_OK;

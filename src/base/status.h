@@ -23,4 +23,7 @@ ferry_status fy_fail_no_memory(ferry_error *error, const char *what);
 ferry_status fy_copy_out(const void *from, size_t from_bytes, void *to, const char *what,
                          ferry_error *error);
 
+/* Only whether that would work: for calls that do much before they have something to say. */
+ferry_status fy_check_out(const void *to, const char *what, ferry_error *error);
+
 #endif

@@ -7,9 +7,9 @@
 #include <jansson.h>
 
 /*
- * The tensors of a model as the "tensors" array of a spec. path is a safetensors file, an index
- * file, or a folder: its model.safetensors.index.json if there is one, else all its safetensors
- * files by name. Only headers are read.
+ * The tensors of a model as the "tensors" array of a spec. path is whatever
+ * ferry_checkpoint_open takes; of a sharded one they are those that its layout lists. Only headers
+ * are read. A tensor that ferry cannot cut is a scalar of bytes:N.
  */
 ferry_status fy_model_read_tensors(const char *path, json_t **tensors_out, ferry_error *error);
 

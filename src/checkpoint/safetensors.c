@@ -1,193 +1,457 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* The text of a safetensors header: its entries, its metadata, and whether they fit the data. */
 #include "checkpoint/safetensors.h"
 
-#include "base/alloc.h"
-#include "base/checked.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "base/hash.h"
 #include "base/sort.h"
-#include "model/dtype.h"
+#include "checkpoint/st_dtype.h"
+#include "checkpoint/st_json.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-enum { LENGTH_BYTES = 8 };
-/* What the safetensors package itself takes. */
-static const uint64_t MOST_HEADER_BYTES = 100000000;
+enum {
+    /* The format has some twenty; the limit keeps a hostile header from making one per tensor. */
+    MOST_WORDS = 64,
+    /* Shapes are taken from the arena by so many numbers at once. */
+    SHAPE_ROOM = 512,
+};
+
+typedef struct parse {
+    fy_st_cursor  cursor;
+    fy_st_header *header;
+    bool          has_metadata;
+    fy_st_word    words[MOST_WORDS];
+    size_t        n_words;
+    size_t        last_word;
+    uint64_t     *room; /* for shapes */
+    size_t        room_left;
+} parse;
 
 void fy_st_cleanup(fy_st_header *header)
 {
-    json_decref(header->json);
+    fy_arena_cleanup(&header->arena);
+    fy_arena_cleanup(&header->texts);
     fy_free(header->tensors);
+    fy_free(header->metadata);
+    fy_index_cleanup(&header->names);
     *header = (fy_st_header){0};
 }
 
-static ferry_status parse_shape(const json_t *json, const fy_json_place *place,
-                                fy_st_tensor *tensor, ferry_error *error)
+/* ---- texts ---- */
+
+/* A string that is kept: ended by a zero, so it may hold none. */
+static ferry_status keep_text(parse *p, fy_arena *arena, fy_st_text text, size_t at,
+                              const char **kept_out)
 {
-    ferry_status status = fy_json_expect_array(json, place, error);
-    if (status == FERRY_OK && json_array_size(json) > FERRY_MAX_DIMS) {
-        status = fy_json_fail(place, error, "has %zu dimensions, more than the limit of %d",
-                              json_array_size(json), FERRY_MAX_DIMS);
+    if (memchr(text.bytes, '\0', text.length) != NULL) {
+        return fy_st_fail(&p->cursor, at, "a name or text holds a zero");
+    }
+    *kept_out = fy_arena_copy(arena, text.bytes, text.length);
+    return *kept_out == NULL ? fy_fail_no_memory(p->cursor.error, "a safetensors header")
+                             : FERRY_OK;
+}
+
+/* One text for all tensors of a dtype. */
+static ferry_status take_word(parse *p, const fy_st_word **word_out)
+{
+    fy_st_text text;
+    fy_st_peek(&p->cursor);
+    size_t       at     = p->cursor.at;
+    ferry_status status = fy_st_take_string(&p->cursor, &text);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    for (size_t i = 0; i < p->n_words; i++) {
+        size_t known = (p->last_word + i) % p->n_words;
+        if (fy_st_text_is(text, p->words[known].text)) {
+            p->last_word = known;
+            *word_out    = &p->words[known];
+            return FERRY_OK;
+        }
+    }
+    if (text.length == 0 || p->n_words == MOST_WORDS) {
+        return fy_st_fail(&p->cursor, at, "%s",
+                          text.length == 0 ? "must not be empty" : "is one of too many in a file");
+    }
+    fy_st_word *w = &p->words[p->n_words];
+    status        = keep_text(p, &p->header->arena, text, at, &w->text);
+    if (status == FERRY_OK) {
+        fy_st_word_classify(w);
+        p->last_word = p->n_words++;
+        *word_out    = w;
+    }
+    return status;
+}
+
+/* ---- one entry ---- */
+
+static ferry_status keep_shape(parse *p, const uint64_t *shape, fy_st_tensor *tensor)
+{
+    if (p->room == NULL || tensor->n_dims > p->room_left) {
+        p->room = fy_arena_alloc(&p->header->arena, SHAPE_ROOM, sizeof *p->room);
+        if (p->room == NULL) {
+            p->room_left = 0;
+            return fy_fail_no_memory(p->cursor.error, "a safetensors header");
+        }
+        p->room_left = SHAPE_ROOM;
+    }
+    tensor->shape = p->room;
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        p->room[d] = shape[d];
+    }
+    p->room_left -= tensor->n_dims;
+    p->room += tensor->n_dims;
+    return FERRY_OK;
+}
+
+static ferry_status take_shape(parse *p, fy_st_tensor *tensor)
+{
+    uint64_t     shape[FERRY_MAX_DIMS];
+    bool         first  = true;
+    bool         more   = true;
+    ferry_status status = fy_st_take(&p->cursor, '[', "an array of whole numbers");
+    while (status == FERRY_OK) {
+        status = fy_st_next(&p->cursor, ']', &first, &more);
+        if (status != FERRY_OK || !more) {
+            break;
+        }
+        if (tensor->n_dims == FERRY_MAX_DIMS) {
+            return fy_st_fail(&p->cursor, p->cursor.at, "has more than the limit of %d dimensions",
+                              FERRY_MAX_DIMS);
+        }
+        status = fy_st_take_number(&p->cursor, &shape[tensor->n_dims]);
+        tensor->n_dims += status == FERRY_OK;
+    }
+    return status == FERRY_OK ? keep_shape(p, shape, tensor) : status;
+}
+
+static ferry_status take_offsets(parse *p, fy_st_tensor *tensor)
+{
+    ferry_status status = fy_st_take(&p->cursor, '[', "a pair of offsets");
+    if (status == FERRY_OK) {
+        status = fy_st_take_number(&p->cursor, &tensor->begin);
+    }
+    if (status == FERRY_OK) {
+        status = fy_st_take(&p->cursor, ',', "',' and a second offset");
+    }
+    if (status == FERRY_OK) {
+        status = fy_st_take_number(&p->cursor, &tensor->end);
+    }
+    if (status == FERRY_OK) {
+        status = fy_st_take(&p->cursor, ']', "']' behind two offsets");
+    }
+    return status;
+}
+
+enum { DTYPE, SHAPE, OFFSETS, N_KEYS };
+static const char *const entry_keys[N_KEYS] = {"dtype", "shape", "data_offsets"};
+
+static int find_key(fy_st_text text)
+{
+    int key = 0;
+    while (key < N_KEYS && !fy_st_text_is(text, entry_keys[key])) {
+        key++;
+    }
+    return key;
+}
+
+static ferry_status take_member(parse *p, bool seen[N_KEYS], const fy_st_word **word_out,
+                                fy_st_tensor *tensor)
+{
+    fy_st_text text;
+    fy_st_peek(&p->cursor);
+    size_t       at     = p->cursor.at;
+    ferry_status status = fy_st_take_key(&p->cursor, &text);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    int key = find_key(text);
+    if (key == N_KEYS) {
+        return fy_st_skip_value(&p->cursor);
+    }
+    p->cursor.key = entry_keys[key];
+    if (seen[key]) {
+        return fy_st_fail(&p->cursor, at, "is there twice");
+    }
+    seen[key] = true;
+    status    = key == DTYPE   ? take_word(p, word_out)
+                : key == SHAPE ? take_shape(p, tensor)
+                               : take_offsets(p, tensor);
+    if (status == FERRY_OK) {
+        p->cursor.key = NULL;
+    }
+    return status;
+}
+
+static ferry_status check_entry(const parse *p, const bool seen[N_KEYS], const fy_st_word *w,
+                                fy_st_tensor *tensor)
+{
+    for (int key = 0; key < N_KEYS; key++) {
+        if (!seen[key]) {
+            return fy_st_fail(&p->cursor, p->cursor.at, "lacks the key \"%s\"", entry_keys[key]);
+        }
+    }
+    if (tensor->begin > tensor->end || tensor->end > p->header->data_bytes) {
+        return fy_fail(
+            p->cursor.error, FERRY_ERR_INVALID_INPUT,
+            "%s: \"%.200s\" data_offsets [%llu, %llu] lie outside the %llu bytes of data",
+            p->cursor.file, tensor->name, (unsigned long long)tensor->begin,
+            (unsigned long long)tensor->end, (unsigned long long)p->header->data_bytes);
+    }
+    tensor->dtype_text = w->text;
+    return fy_st_measure(p->cursor.file, w, tensor, p->cursor.error);
+}
+
+static ferry_status take_tensor(parse *p, const char *name)
+{
+    fy_st_tensor      tensor       = {.name = name};
+    const fy_st_word *w            = NULL;
+    bool              seen[N_KEYS] = {false};
+    bool              first        = true;
+    bool              more         = true;
+    p->cursor.subject              = name;
+    ferry_status status            = fy_st_take(&p->cursor, '{', "an object");
+    while (status == FERRY_OK) {
+        status = fy_st_next(&p->cursor, '}', &first, &more);
+        if (status != FERRY_OK || !more) {
+            break;
+        }
+        status = take_member(p, seen, &w, &tensor);
+    }
+    if (status == FERRY_OK) {
+        status = check_entry(p, seen, w, &tensor);
     }
     if (status != FERRY_OK) {
         return status;
     }
-    tensor->n_dims = (uint32_t)json_array_size(json);
-    for (uint32_t d = 0; d < tensor->n_dims && status == FERRY_OK; d++) {
-        fy_json_place at = {.parent = place, .index = d};
-        status =
-            fy_json_get_size(json_array_get(json, d), &at, 0, INT64_MAX, &tensor->shape[d], error);
+    p->cursor.subject = NULL;
+    fy_st_header *h   = p->header;
+    if (!fy_reserve((void **)&h->tensors, &h->capacity, h->n_tensors + 1, sizeof *h->tensors)) {
+        return fy_fail_no_memory(p->cursor.error, "a safetensors header");
     }
-    return status;
-}
-
-static ferry_status parse_offsets(const json_t *json, const fy_json_place *place,
-                                  uint64_t data_bytes, fy_st_tensor *tensor, ferry_error *error)
-{
-    if (!json_is_array(json) || json_array_size(json) != 2) {
-        return fy_json_fail(place, error, "must be a pair of offsets");
-    }
-    uint64_t    *offsets[2] = {&tensor->begin, &tensor->end};
-    ferry_status status     = FERRY_OK;
-    for (size_t i = 0; i < 2 && status == FERRY_OK; i++) {
-        fy_json_place at = {.parent = place, .index = i};
-        status = fy_json_get_size(json_array_get(json, i), &at, 0, INT64_MAX, offsets[i], error);
-    }
-    if (status == FERRY_OK && (tensor->begin > tensor->end || tensor->end > data_bytes)) {
-        status = fy_json_fail(place, error, "[%llu, %llu] lie outside the %llu bytes of data",
-                              (unsigned long long)tensor->begin, (unsigned long long)tensor->end,
-                              (unsigned long long)data_bytes);
-    }
-    return status;
-}
-
-static ferry_status check_bytes(const fy_json_place *place, const fy_st_tensor *tensor,
-                                ferry_error *error)
-{
-    uint64_t bits = tensor->dtype.element_bits;
-    for (uint32_t d = 0; d < tensor->n_dims; d++) {
-        if (!fy_mul(bits, tensor->shape[d], &bits)) {
-            return fy_json_fail(place, error, "has a shape that overflows 64 bits");
-        }
-    }
-    if (bits % 8 != 0 || bits / 8 != tensor->end - tensor->begin) {
-        return fy_json_fail(place, error, "needs %llu bytes for its shape and dtype, but has %llu",
-                            (unsigned long long)(bits / 8),
-                            (unsigned long long)(tensor->end - tensor->begin));
-    }
+    h->tensors[h->n_tensors++] = tensor;
     return FERRY_OK;
 }
 
-static ferry_status parse_tensor(const json_t *json, const fy_json_place *place,
-                                 uint64_t data_bytes, fy_st_tensor *tensor, ferry_error *error)
+/* ---- metadata ---- */
+
+static ferry_status take_pair(parse *p)
 {
-    const json_t *member     = NULL;
-    fy_json_place dtype_at   = {.parent = place, .key = "dtype"};
-    fy_json_place shape_at   = {.parent = place, .key = "shape"};
-    fy_json_place offsets_at = {.parent = place, .key = "data_offsets"};
-    if (!json_is_object(json)) {
-        return fy_json_fail(place, error, "must be an object");
-    }
-    ferry_status status = fy_json_member(json, place, "dtype", &member, error);
+    fy_st_header *h = p->header;
+    fy_st_text    text;
+    fy_st_entry   entry = {NULL, NULL};
+    fy_st_peek(&p->cursor);
+    size_t       at     = p->cursor.at;
+    ferry_status status = fy_st_take_key(&p->cursor, &text);
     if (status == FERRY_OK) {
-        status = fy_json_get_string(member, &dtype_at, &tensor->dtype_text, error);
-    }
-    if (status == FERRY_OK && !fy_dtype_from_safetensors(tensor->dtype_text, &tensor->dtype)) {
-        status =
-            fy_json_fail(&dtype_at, error, "is \"%s\", which ferry cannot cut", tensor->dtype_text);
+        status = keep_text(p, &h->texts, text, at, &entry.key);
     }
     if (status == FERRY_OK) {
-        status = fy_json_member(json, place, "shape", &member, error);
+        p->cursor.key = entry.key;
+        fy_st_peek(&p->cursor);
+        at     = p->cursor.at;
+        status = fy_st_take_string(&p->cursor, &text);
     }
     if (status == FERRY_OK) {
-        status = parse_shape(member, &shape_at, tensor, error);
+        status = keep_text(p, &h->texts, text, at, &entry.value);
     }
-    if (status == FERRY_OK) {
-        status = fy_json_member(json, place, "data_offsets", &member, error);
+    if (status != FERRY_OK) {
+        return status;
     }
-    if (status == FERRY_OK) {
-        status = parse_offsets(member, &offsets_at, data_bytes, tensor, error);
+    p->cursor.key = NULL;
+    if (!fy_reserve((void **)&h->metadata, &h->metadata_capacity, h->n_metadata + 1,
+                    sizeof *h->metadata)) {
+        return fy_fail_no_memory(p->cursor.error, "the metadata of a file");
     }
-    return status == FERRY_OK ? check_bytes(place, tensor, error) : status;
+    h->metadata[h->n_metadata++] = entry;
+    return FERRY_OK;
 }
 
-static int compare_begins(const void *a, const void *b)
+static int compare_entries(const void *a, const void *b)
 {
-    const fy_st_tensor *x = *(const fy_st_tensor *const *)a, *y = *(const fy_st_tensor *const *)b;
+    return strcmp(((const fy_st_entry *)a)->key, ((const fy_st_entry *)b)->key);
+}
+
+static ferry_status take_metadata(parse *p, size_t at)
+{
+    fy_st_header *h     = p->header;
+    bool          first = true;
+    bool          more  = true;
+    if (p->has_metadata) {
+        return fy_st_fail(&p->cursor, at, "__metadata__ is there twice");
+    }
+    p->has_metadata     = true;
+    p->cursor.subject   = "__metadata__";
+    ferry_status status = fy_st_take(&p->cursor, '{', "an object of strings");
+    while (status == FERRY_OK) {
+        status = fy_st_next(&p->cursor, '}', &first, &more);
+        if (status != FERRY_OK || !more) {
+            break;
+        }
+        status = take_pair(p);
+    }
+    fy_sort(h->metadata, h->n_metadata, sizeof *h->metadata, compare_entries);
+    for (size_t i = 1; i < h->n_metadata && status == FERRY_OK; i++) {
+        if (strcmp(h->metadata[i - 1].key, h->metadata[i].key) == 0) {
+            status = fy_fail(p->cursor.error, FERRY_ERR_INVALID_INPUT,
+                             "%s: __metadata__ has the key \"%.200s\" twice", p->cursor.file,
+                             h->metadata[i].key);
+        }
+    }
+    p->cursor.subject = status == FERRY_OK ? NULL : p->cursor.subject;
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static ferry_status take_entry(parse *p)
+{
+    fy_st_text  text;
+    const char *name = NULL;
+    fy_st_peek(&p->cursor);
+    size_t       at     = p->cursor.at;
+    ferry_status status = fy_st_take_key(&p->cursor, &text);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (fy_st_text_is(text, "__metadata__")) {
+        return take_metadata(p, at);
+    }
+    if (text.length == 0) {
+        return fy_st_fail(&p->cursor, at, "the name of a tensor is empty");
+    }
+    status = keep_text(p, &p->header->arena, text, at, &name);
+    return status == FERRY_OK ? take_tensor(p, name) : status;
+}
+
+static ferry_status take_header(parse *p)
+{
+    bool         first  = true;
+    bool         more   = true;
+    ferry_status status = fy_st_take(&p->cursor, '{', "an object of tensors");
+    while (status == FERRY_OK) {
+        status = fy_st_next(&p->cursor, '}', &first, &more);
+        if (status != FERRY_OK || !more) {
+            break;
+        }
+        status = take_entry(p);
+    }
+    if (status == FERRY_OK && fy_st_peek(&p->cursor) != -1) {
+        status = fy_st_fail_expected(&p->cursor, "nothing but white space behind the object");
+    }
+    return status;
+}
+
+static int compare_tensors(const void *a, const void *b)
+{
+    const fy_st_tensor *x = a, *y = b;
     if (x->begin != y->begin) {
         return x->begin < y->begin ? -1 : 1;
     }
-    return (x->end > y->end) - (x->end < y->end); /* empty ones first */
+    if (x->end != y->end) {
+        return x->end < y->end ? -1 : 1; /* empty ones first */
+    }
+    return strcmp(x->name, y->name);
+}
+
+/* Most files are in order; and qsort of many records takes memory of its own. */
+static void sort_tensors(fy_st_header *header)
+{
+    for (size_t i = 1; i < header->n_tensors; i++) {
+        if (compare_tensors(&header->tensors[i - 1], &header->tensors[i]) > 0) {
+            fy_sort(header->tensors, header->n_tensors, sizeof *header->tensors, compare_tensors);
+            return;
+        }
+    }
 }
 
 /* The data must be covered without holes and without overlap, as the safetensors package demands.
  */
-static ferry_status check_cover(const fy_st_header *header, const char *name, ferry_error *error)
+static ferry_status check_cover(const fy_st_header *header, const char *file, ferry_error *error)
 {
-    const fy_st_tensor **sorted = fy_alloc(header->n_tensors, sizeof *sorted);
-    uint64_t             at     = 0;
-    ferry_status         status = FERRY_OK;
-    if (sorted == NULL) {
-        return fy_fail_no_memory(error, "a safetensors header");
-    }
+    uint64_t at = 0;
     for (size_t i = 0; i < header->n_tensors; i++) {
-        sorted[i] = &header->tensors[i];
-    }
-    fy_sort(sorted, header->n_tensors, sizeof *sorted, compare_begins);
-    for (size_t i = 0; i < header->n_tensors && status == FERRY_OK; i++) {
-        if (sorted[i]->begin != at) {
-            status =
-                fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                        "%s: \"%s\" begins at byte %llu of the data, but %s ends at %llu", name,
-                        sorted[i]->name, (unsigned long long)sorted[i]->begin,
-                        i == 0 ? "the header" : "the tensor before it", (unsigned long long)at);
+        const fy_st_tensor *tensor = &header->tensors[i];
+        if (tensor->begin != at) {
+            const char *before = i == 0 ? "the header" : header->tensors[i - 1].name;
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: \"%.200s\" begins at byte %llu of the data, but %s%.200s%s before "
+                           "it ends at %llu",
+                           file, tensor->name, (unsigned long long)tensor->begin,
+                           i == 0 ? "" : "\"", before, i == 0 ? "" : "\"", (unsigned long long)at);
         }
-        at = sorted[i]->end;
+        at = tensor->end;
     }
-    if (status == FERRY_OK && at != header->data_bytes) {
-        status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                         "%s: the tensors end at byte %llu of the data, which has %llu bytes", name,
-                         (unsigned long long)at, (unsigned long long)header->data_bytes);
+    if (at != header->data_bytes) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: the tensors end at byte %llu of the data, which has %llu bytes", file,
+                       (unsigned long long)at, (unsigned long long)header->data_bytes);
     }
-    fy_free(sorted);
-    return status;
+    return FERRY_OK;
 }
 
-static ferry_status parse_tensors(fy_st_header *header, const char *name, ferry_error *error)
+static uint64_t hash_name(const char *name)
 {
-    fy_json_place root = {.key = name};
-    const char   *key;
-    json_t       *value;
-    if (!json_is_object(header->json)) {
-        return fy_json_fail(&root, error, "header must be an object");
-    }
-    header->tensors = fy_alloc_zeroed(json_object_size(header->json), sizeof *header->tensors);
-    if (header->tensors == NULL) {
-        return fy_fail_no_memory(error, "a safetensors header");
-    }
-    json_object_foreach (header->json, key, value) {
-        fy_json_place at = {.parent = &root, .key = key};
-        if (strcmp(key, "__metadata__") == 0) {
-            continue;
-        }
-        fy_st_tensor *tensor = &header->tensors[header->n_tensors++];
-        tensor->name         = key;
-        ferry_status status  = parse_tensor(value, &at, header->data_bytes, tensor, error);
-        if (status != FERRY_OK) {
-            return status;
+    return fy_hash64(name, strlen(name));
+}
+
+const fy_st_tensor *fy_st_find(const fy_st_header *header, const char *name)
+{
+    fy_index_cursor c = fy_index_first(&header->names, hash_name(name));
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&header->names, &c)) {
+        if (strcmp(header->tensors[c.value].name, name) == 0) {
+            return &header->tensors[c.value];
         }
     }
-    return check_cover(header, name, error);
+    return NULL;
+}
+
+static ferry_status index_names(fy_st_header *header, const char *file, ferry_error *error)
+{
+    for (size_t i = 0; i < header->n_tensors; i++) {
+        const char *name = header->tensors[i].name;
+        if (fy_st_find(header, name) != NULL) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: holds the tensor \"%.200s\" twice",
+                           file, name);
+        }
+        if (!fy_index_insert(&header->names, hash_name(name), (uint32_t)i)) {
+            return fy_fail_no_memory(error, "the names of a file");
+        }
+    }
+    return FERRY_OK;
+}
+
+/* What the array has grown beyond its need is given back, if that is possible. */
+static void shrink(fy_st_header *header)
+{
+    fy_st_tensor *fitting = header->n_tensors == 0 ? NULL
+                                                   : fy_realloc(header->tensors, header->n_tensors,
+                                                                sizeof *header->tensors);
+    if (fitting != NULL) {
+        header->tensors  = fitting;
+        header->capacity = header->n_tensors;
+    }
 }
 
 ferry_status fy_st_parse(const char *text, size_t length, uint64_t data_bytes, const char *name,
                          fy_st_header *header, ferry_error *error)
 {
-    *header             = (fy_st_header){.data_bytes = data_bytes};
-    ferry_status status = fy_json_parse(text, length, name, &header->json, error);
+    *header = (fy_st_header){.data_begin = sizeof(uint64_t) + length, .data_bytes = data_bytes};
+    parse        p      = {.cursor = {.text   = text,
+                                      .length = length,
+                                      .file   = name,
+                                      .of     = " of the header",
+                                      .error  = error},
+                           .header = header};
+    ferry_status status = take_header(&p);
+    fy_st_cursor_cleanup(&p.cursor);
     if (status == FERRY_OK) {
-        status = parse_tensors(header, name, error);
+        shrink(header);
+        sort_tensors(header);
+        status = index_names(header, name, error);
+    }
+    if (status == FERRY_OK) {
+        status = check_cover(header, name, error);
     }
     if (status != FERRY_OK) {
         fy_st_cleanup(header);
@@ -195,49 +459,4 @@ ferry_status fy_st_parse(const char *text, size_t length, uint64_t data_bytes, c
     return status;
 }
 
-static uint64_t little_endian(const unsigned char *bytes)
-{
-    uint64_t value = 0;
-    for (int i = LENGTH_BYTES; i > 0; i--) {
-        value = (value << 8) | bytes[i - 1];
-    }
-    return value;
-}
-
-ferry_status fy_st_read(const char *path, fy_st_header *header, ferry_error *error)
-{
-    unsigned char bytes[LENGTH_BYTES];
-    uint64_t      file_bytes;
-    ferry_status  status = fy_file_size(path, &file_bytes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    if (file_bytes < LENGTH_BYTES) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: has %llu bytes, too few for a safetensors header", path,
-                       (unsigned long long)file_bytes);
-    }
-    status = fy_file_read_at(path, 0, LENGTH_BYTES, (char *)bytes, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    uint64_t length = little_endian(bytes);
-    if (length > file_bytes - LENGTH_BYTES || length > MOST_HEADER_BYTES) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: the header claims %llu bytes, but the file has %llu and the limit is "
-                       "%llu",
-                       path, (unsigned long long)length, (unsigned long long)file_bytes,
-                       (unsigned long long)MOST_HEADER_BYTES);
-    }
-    char *text = fy_alloc((size_t)length, 1);
-    if (text == NULL) {
-        return fy_fail_no_memory(error, "a safetensors header");
-    }
-    status = fy_file_read_at(path, LENGTH_BYTES, length, text, error);
-    if (status == FERRY_OK) {
-        status = fy_st_parse(text, (size_t)length, file_bytes - LENGTH_BYTES - length, path, header,
-                             error);
-    }
-    fy_free(text);
-    return status;
-}
+/* ---- lookups ---- */

@@ -500,7 +500,7 @@ static ferry_status lower_all(lowering *l, ferry_error *error)
         if (tensor->n_feeds == 0) { /* a tensor with sources is not placed at the source */
             status = lower_tensor(l, tensor, &spec->source, &tensor->src, error);
         }
-        if (status == FERRY_OK) {
+        if (status == FERRY_OK && !tensor->is_source_only) {
             status = lower_tensor(l, tensor, &spec->destination, &tensor->dst, error);
         }
         if (status != FERRY_OK) {

@@ -65,6 +65,7 @@ typedef struct fy_tensor {
     uint32_t        dst;     /* placement, or FY_NONE */
     uint32_t        n_feeds; /* 0: it is fed from itself */
     const fy_feed  *feeds;
+    bool            is_source_only; /* the destination has no place for it, whatever its rules */
 } fy_tensor;
 
 /* Rates in bytes per second. */

@@ -60,8 +60,8 @@ static ferry_status parse_rate(const json_t *json, const fy_json_place *place, c
     fy_json_place at     = {.parent = place, .key = key};
     ferry_status  status = fy_json_get_positive(value, &at, rate_out, error);
     if (status == FERRY_OK && (*rate_out < LEAST_RATE || *rate_out > MOST_RATE)) {
-        status = fy_json_fail(&at, error, "must be %g to %g, not %g", LEAST_RATE, MOST_RATE,
-                              *rate_out);
+        status =
+            fy_json_fail(&at, error, "must be %g to %g, not %g", LEAST_RATE, MOST_RATE, *rate_out);
     }
     *rate_out *= GIGA;
     return status;
@@ -192,10 +192,8 @@ static ferry_status check_format(const json_t *root, const fy_json_place *place,
 static ferry_status parse_sides(ferry_spec *spec, const json_t *root, const fy_json_place *place,
                                 ferry_error *error)
 {
-    fy_side     *sides[2]  = {&spec->source, &spec->destination};
-    ferry_status status    = FERRY_OK;
-    spec->source.name      = "source";
-    spec->destination.name = "destination";
+    fy_side     *sides[2] = {&spec->source, &spec->destination};
+    ferry_status status   = FERRY_OK;
     for (size_t i = 0; i < 2 && status == FERRY_OK; i++) {
         const json_t *member;
         fy_json_place at = {.parent = place, .key = sides[i]->name};
@@ -238,15 +236,25 @@ static ferry_status parse_members(ferry_spec *spec, const json_t *root, const fy
     return status;
 }
 
+ferry_spec *fy_spec_new(void)
+{
+    ferry_spec *spec = fy_alloc_zeroed(1, sizeof *spec);
+    if (spec != NULL) {
+        atomic_init(&spec->references, 1);
+        spec->source.name      = "source";
+        spec->destination.name = "destination";
+    }
+    return spec;
+}
+
 ferry_status fy_spec_from_json(const json_t *root, const char *name, ferry_spec **spec_out,
                                ferry_error *error)
 {
     fy_json_place place = {.key = name};
-    ferry_spec   *spec  = fy_alloc_zeroed(1, sizeof *spec);
+    ferry_spec   *spec  = fy_spec_new();
     if (spec == NULL) {
         return fy_fail_no_memory(error, "a spec");
     }
-    atomic_init(&spec->references, 1);
     ferry_status status = parse_members(spec, root, &place, error);
     if (status == FERRY_OK) {
         *spec_out = spec;

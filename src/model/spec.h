@@ -108,7 +108,14 @@ const ferry_spec *fy_spec_retain(const ferry_spec *spec);
 ferry_status fy_spec_from_json(const json_t *root, const char *name, ferry_spec **spec_out,
                                ferry_error *error);
 
-/* The parts of it, one file each. */
+/* A spec without anything, to be filled by the calls below; ferry_spec_destroy ends it. */
+ferry_spec *fy_spec_new(void);
+
+/* One more tensor, which lives on both sides. The shape is borrowed: it outlives the spec. */
+ferry_status fy_spec_add_tensor(ferry_spec *spec, const char *name, ferry_dtype dtype,
+                                const uint64_t *shape, uint32_t n_dims, ferry_error *error);
+
+/* The parts of it, one file each. Tensors are added to those that are there. */
 ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                 fy_side *side, ferry_error *error);
 ferry_status fy_spec_parse_rule(ferry_spec *spec, const fy_side *side, const json_t *json,

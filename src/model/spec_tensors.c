@@ -168,6 +168,17 @@ static ferry_status add_tensor(ferry_spec *spec, const fy_tensor *like, const ch
     return FERRY_OK;
 }
 
+ferry_status fy_spec_add_tensor(ferry_spec *spec, const char *name, ferry_dtype dtype,
+                                const uint64_t *shape, uint32_t n_dims, ferry_error *error)
+{
+    fy_json_place place  = {.key = name};
+    fy_tensor     tensor = {
+            .shape = shape, .dtype = dtype, .n_dims = n_dims, .src = FY_NONE, .dst = FY_NONE};
+    ferry_status status = check_size(shape, n_dims, dtype, &place, error);
+    return status == FERRY_OK ? add_tensor(spec, &tensor, name, strlen(name), &place, error)
+                              : status;
+}
+
 typedef struct entry {
     const char   *name;
     const json_t *source;
@@ -568,6 +579,7 @@ static ferry_status check_sources(const ferry_spec *spec, const fy_json_place *p
 ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const fy_json_place *place,
                                    ferry_error *error)
 {
+    uint32_t     next   = spec->n_tensors;
     ferry_status status = fy_json_expect_array(json, place, error);
     for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
         entry         e;
@@ -577,7 +589,6 @@ ferry_status fy_spec_parse_tensors(ferry_spec *spec, const json_t *json, const f
             status = add_entry(spec, &e, &at, error);
         }
     }
-    uint32_t next = 0;
     for (size_t i = 0; i < json_array_size(json) && status == FERRY_OK; i++) {
         fy_json_place at = {.parent = place, .index = i};
         status           = resolve_entry(spec, json_array_get(json, i), next, &at, &next, error);

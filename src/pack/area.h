@@ -57,18 +57,19 @@ bool fy_area_next(fy_area_walk *walk, uint64_t *offset_out, uint64_t *bytes_out)
 /*
  * Copies bytes [first, first + bytes) of `from` to the same bytes of `to`, whatever the shapes of
  * both, which have equally many bytes and do not overlap. Large copies go past the cache, several
- * rows side by side, and are not fenced: fy_copy_fence() must follow before a signal. The cached
- * form is for what is read again at once (slots).
+ * rows side by side, and are not fenced: fy_copy_fence() must follow before a signal.
  */
 void fy_area_copy(const fy_area *to, void *to_base, const fy_area *from, const void *from_base,
                   uint64_t first, uint64_t bytes);
 
+/* The same with everything left in the cache, where it is read again at once. */
+void fy_area_copy_cached(const fy_area *to, void *to_base, const fy_area *from,
+                         const void *from_base, uint64_t first, uint64_t bytes);
+
 /* Into and out of contiguous memory: byte first of the area is the first byte there. */
-void fy_area_pack(void *to, const fy_area *from, const void *from_base, uint64_t first,
-                  uint64_t bytes);
 void fy_area_unpack(const fy_area *to, void *to_base, const void *from, uint64_t first,
                     uint64_t bytes);
-/* As pack, with what it writes left in the cache. */
+/* What this one writes is left in the cache. */
 void fy_area_pack_cached(void *to, const fy_area *from, const void *from_base, uint64_t first,
                          uint64_t bytes);
 

@@ -169,13 +169,12 @@ void fy_area_copy(const fy_area *to, void *to_base, const fy_area *from, const v
     copy_sides(&t, &f);
 }
 
-void fy_area_pack(void *to, const fy_area *from, const void *from_base, uint64_t first,
-                  uint64_t bytes)
+void fy_area_copy_cached(const fy_area *to, void *to_base, const fy_area *from,
+                         const void *from_base, uint64_t first, uint64_t bytes)
 {
-    fy_area flat = fy_area_flat(0, bytes);
-    fy_side t    = fy_side_of(&flat, to, 0, bytes);
-    fy_side f    = fy_side_of(from, from_base, first, bytes);
-    copy_sides(&t, &f);
+    fy_side t = fy_side_of(to, to_base, first, bytes);
+    fy_side f = fy_side_of(from, from_base, first, bytes);
+    copy_cached(&t, &f);
 }
 
 void fy_area_unpack(const fy_area *to, void *to_base, const void *from, uint64_t first,

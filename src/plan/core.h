@@ -97,7 +97,6 @@ ferry_status fy_plan_find_bound(ferry_plan *plan, double seconds, uint32_t rank,
 ferry_status fy_plan_list_receivers(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_count_moves(ferry_plan *plan, ferry_error *error);
 ferry_status fy_plan_make_digest(ferry_plan *plan, ferry_error *error);
-ferry_status fy_plan_check_alignment(const ferry_plan *plan, ferry_error *error);
 
 /* Common to both inputs: takes problem over (also on failure). */
 ferry_status fy_plan_from_problem(fy_problem *problem, const ferry_plan_options *options,

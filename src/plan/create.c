@@ -223,6 +223,18 @@ static ferry_status add_up(ferry_plan *plan, ferry_error *error)
     return FERRY_OK;
 }
 
+static ferry_status check_not_empty(const ferry_plan *plan, ferry_error *error)
+{
+    if (plan->routes.total_bytes > 0) {
+        return FERRY_OK;
+    }
+    return fy_fail(
+        error, FERRY_ERR_INVALID_PLAN,
+        "the plan moves and copies nothing, 0 bytes: none of %u tensors has an element that "
+        "the destination wants",
+        plan->problem.n_tensors);
+}
+
 static ferry_status solve(ferry_plan *plan, ferry_error *error)
 {
     optimum      bytes = {0}, bound = {0};
@@ -236,7 +248,10 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
         status = fy_routes_build(&plan->problem, plan->subset, &plan->routes, error);
     }
     if (status == FERRY_OK) {
-        status = fy_plan_check_alignment(plan, error);
+        status = check_not_empty(plan, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_routes_check_alignment(&plan->routes, error);
     }
     if (status == FERRY_OK) {
         status = fy_plan_collect_sets(plan, error);

@@ -379,13 +379,6 @@ ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_r
     for (size_t i = 0; i < routes->n_routes && status == FERRY_OK; i++) {
         status = fill_route(routes, &routes->routes[i], error);
     }
-    if (status == FERRY_OK && routes->total_bytes == 0) {
-        status = fy_fail(
-            error, FERRY_ERR_INVALID_PLAN,
-            "the plan moves and copies nothing, 0 bytes: none of %u tensors has an element that "
-            "the destination wants",
-            problem->n_tensors);
-    }
     if (status != FERRY_OK) {
         fy_routes_cleanup(routes);
     }

@@ -106,6 +106,9 @@ ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_r
                              ferry_error *error);
 void         fy_routes_cleanup(fy_routes *routes);
 
+/* FERRY_ERR_INVALID_PLAN where a box of elements smaller than a byte begins or ends inside one. */
+ferry_status fy_routes_check_alignment(const fy_routes *routes, ferry_error *error);
+
 static inline const fy_holders *fy_route_dst_holders(const fy_routes *routes, const fy_route *route)
 {
     return fy_problem_holders(routes->problem, route->dst);

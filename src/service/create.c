@@ -292,8 +292,9 @@ ferry_status ferry_service_bind(ferry_service *service, const ferry_plan *plan,
 static void end_run(ferry_service *service)
 {
     if (service->request != NULL) {
-        ferry_request_cancel(service->request);
-        ferry_request_wait(service->request, NULL);
+        ferry_request *request = &service->request->base;
+        ferry_request_cancel(request);
+        ferry_request_wait(request, NULL);
     }
 }
 
@@ -338,9 +339,9 @@ ferry_status ferry_service_finalize(ferry_service *service, ferry_error *error)
 static void release_requests(ferry_service *service)
 {
     while (service->requests != NULL) {
-        ferry_request *request = service->requests;
-        service->requests      = request->next;
-        request->service       = NULL;
+        fy_run_request *request = service->requests;
+        service->requests       = request->next;
+        request->service        = NULL;
         if (request->is_spare) {
             fy_free(request);
         }

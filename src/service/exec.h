@@ -227,7 +227,7 @@ struct fy_exec {
     uint64_t version; /* of the last run; 0: there was none */
     uint32_t run;     /* its number on the words */
     uint32_t n_local; /* items done */
-    uint32_t turn;
+    uint32_t n_away;  /* items in turns that were sent, and not yet dealt with */
     uint64_t done_bytes;
     int64_t  begin_ns, tick_ns, pulse_ns, told_ns, ask_ns, called_ns;
     int64_t  waits_since_ns; /* 0: it works */

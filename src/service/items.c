@@ -17,8 +17,10 @@ enum { N_PATHS = sizeof paths_in_turn / sizeof paths_in_turn[0] };
 static uint64_t most_bytes(const ferry_service *service, const fy_channel *channel, uint32_t path)
 {
     uint64_t slot = service->options.slot_bytes;
-    uint64_t most = path == FERRY_PATH_REMOTE ? FY_NETWORK_BYTES : DIRECT_BYTES;
-    return path == FERRY_PATH_STAGED ? channel->out_payload : (slot < most ? slot : most);
+    uint64_t most = path == FERRY_PATH_STAGED   ? channel->out_payload
+                    : path == FERRY_PATH_REMOTE ? (uint64_t)FY_NETWORK_BYTES
+                                                : (uint64_t)DIRECT_BYTES;
+    return slot < most ? slot : most;
 }
 
 /* To the lane's last item where that goes the same way and has room, else to new ones. */

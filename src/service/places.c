@@ -6,6 +6,7 @@
 #include "service/exec.h"
 
 #include "base/alloc.h"
+#include "base/hash.h"
 
 #include <string.h>
 
@@ -117,19 +118,37 @@ static ferry_status region_of(ferry_service *service, const fy_channel *channel,
     return FERRY_OK;
 }
 
-/* The number of a region among the channel's keys; its key is added where it is new. */
-static uint32_t key_of(ferry_region **known, uint32_t *n_known, ferry_region *region)
+/* Two of each for every place: a region, and its number among the keys. */
+typedef struct spots {
+    ferry_region **regions;
+    uint32_t      *keys;
+    ferry_region **known;
+    uint32_t       n_known;
+    fy_index       index; /* of the known ones */
+} spots;
+
+/* The number of a region among the keys; its key is added where it is new. */
+static ferry_status number_key(spots *all, ferry_region *region, uint32_t *key_out,
+                               ferry_error *error)
 {
+    *key_out = FY_NONE;
     if (region == NULL) {
-        return FY_NONE;
+        return FERRY_OK;
     }
-    for (uint32_t i = *n_known; i-- > 0;) {
-        if (known[i] == region) {
-            return i;
+    uint64_t        hash = fy_hash_mix((uintptr_t)region, 0);
+    fy_index_cursor c    = fy_index_first(&all->index, hash);
+    while (c.value != FY_INDEX_NONE && all->known[c.value] != region) {
+        fy_index_next(&all->index, &c);
+    }
+    if (c.value == FY_INDEX_NONE) {
+        if (!fy_index_insert(&all->index, hash, all->n_known)) {
+            return fy_fail_no_memory(error, "keys of regions");
         }
+        c.value                    = all->n_known;
+        all->known[all->n_known++] = region;
     }
-    known[(*n_known)++] = region;
-    return *n_known - 1;
+    *key_out = c.value;
+    return FERRY_OK;
 }
 
 static uint32_t receive_at(const fy_channel *channel, uint32_t place)
@@ -199,14 +218,6 @@ static void write_place(const ferry_service *service, uint32_t receive, const ui
     }
 }
 
-/* Two of each for every place: a region, and its number among the keys. */
-typedef struct spots {
-    ferry_region **regions;
-    uint32_t      *keys;
-    ferry_region **known;
-    uint32_t       n_known;
-} spots;
-
 static ferry_status find_regions(ferry_service *service, const fy_channel *channel, uint32_t n,
                                  spots *all, ferry_error *error)
 {
@@ -217,10 +228,12 @@ static ferry_status find_regions(ferry_service *service, const fy_channel *chann
             ferry_status status =
                 region_of(service, channel, receive, buffer_of(held_of(service, receive), spot),
                           &all->regions[at], error);
+            if (status == FERRY_OK) {
+                status = number_key(all, all->regions[at], &all->keys[at], error);
+            }
             if (status != FERRY_OK) {
                 return status;
             }
-            all->keys[at] = key_of(all->known, &all->n_known, all->regions[at]);
         }
     }
     return FERRY_OK;
@@ -251,6 +264,7 @@ ferry_status fy_places_write(ferry_service *service, fy_channel *channel, fy_pac
     fy_free(all.regions);
     fy_free(all.keys);
     fy_free(all.known);
+    fy_index_cleanup(&all.index);
     return status;
 }
 

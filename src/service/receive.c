@@ -141,6 +141,7 @@ static uint32_t look(ferry_service *service, fy_channel *channel)
         if (consumed >> 32 == exec->run && channel->n_consumed != (uint32_t)consumed) {
             uint64_t n          = (uint32_t)consumed - channel->n_consumed;
             channel->n_consumed = (uint32_t)consumed;
+            exec->n_away -= channel->in_turns ? (uint32_t)n : 0;
             if (exec->in_bytes == 0) { /* a rank that only sends learns its port's rate by that */
                 fy_turns_arrived(service, n * FY_NETWORK_BYTES);
             }

@@ -13,6 +13,8 @@ enum { CALLBACK_NS = 50 * 1000 * 1000, TEST_NS = 1000 * 1000 };
 /* In a world that has failed, or where the caller asks to stop, this is noticed soon. */
 enum { LONGEST_WAIT_NS = 50 * 1000 * 1000 };
 
+static const fy_request_ops run_request_ops;
+
 static ferry_status check_run(const ferry_service *service, ferry_error *error)
 {
     if (service == NULL || !service->initialized || service->finalized) {
@@ -31,9 +33,9 @@ static ferry_status check_run(const ferry_service *service, ferry_error *error)
 }
 
 /* One that was destroyed, or a new one. */
-static ferry_request *take_request(ferry_service *service)
+static fy_run_request *take_request(ferry_service *service)
 {
-    ferry_request *request = service->requests;
+    fy_run_request *request = service->requests;
     while (request != NULL && !request->is_spare) {
         request = request->next;
     }
@@ -42,6 +44,7 @@ static ferry_request *take_request(ferry_service *service)
         if (request == NULL) {
             return NULL;
         }
+        request->base.ops = &run_request_ops;
         request->service  = service;
         request->next     = service->requests;
         service->requests = request;
@@ -56,7 +59,7 @@ static ferry_request *take_request(ferry_service *service)
 
 ferry_status fy_request_provide(ferry_service *service, ferry_error *error)
 {
-    ferry_request *request = take_request(service);
+    fy_run_request *request = take_request(service);
     if (request == NULL) {
         return fy_fail_no_memory(error, "a request");
     }
@@ -86,7 +89,7 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
             return status;
         }
     }
-    ferry_request *request = take_request(service);
+    fy_run_request *request = take_request(service);
     if (request == NULL) {
         return fy_fail_no_memory(error, "a request");
     }
@@ -96,12 +99,12 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
         return status;
     }
     service->request = request;
-    *request_out     = request;
+    *request_out     = &request->base;
     return FERRY_OK;
 }
 
 /* The request keeps the outcome; the service may begin another run. */
-static void close_run(ferry_request *request)
+static void close_run(fy_run_request *request)
 {
     ferry_service    *service = request->service;
     const fy_outcome *outcome = &service->exec->outcome;
@@ -111,7 +114,7 @@ static void close_run(ferry_request *request)
     atomic_store(&request->done, true);
 }
 
-static void call_back(ferry_request *request, bool last)
+static void call_back(fy_run_request *request, bool last)
 {
     ferry_service *service = request->service;
     fy_exec       *exec    = service->exec;
@@ -129,7 +132,7 @@ static void call_back(ferry_request *request, bool last)
     }
 }
 
-static void check_cancel(ferry_request *request)
+static void check_cancel(fy_run_request *request)
 {
     ferry_service *service = request->service;
     if (atomic_load(&request->cancelled) && service->exec->outcome.phase == FY_PHASE_MOVING) {
@@ -139,7 +142,7 @@ static void check_cancel(ferry_request *request)
 }
 
 /* One step; false where nothing could be done. */
-static bool advance(ferry_request *request)
+static bool advance(fy_run_request *request)
 {
     ferry_service *service = request->service;
     check_cancel(request);
@@ -151,21 +154,21 @@ static bool advance(ferry_request *request)
 
 static bool step_ready(void *context)
 {
-    ferry_request *request = context;
-    ferry_service *service = request->service;
-    bool           worked  = fy_transport_work(service->transport);
+    fy_run_request *request = context;
+    ferry_service  *service = request->service;
+    bool            worked  = fy_transport_work(service->transport);
     return fy_run_step(service) || worked || fy_run_is_over(service);
 }
 
 static int64_t step_sleep_ns(void *context)
 {
     enum { TURN_NS = 4000000 }; /* ports that idle are noticed: see turns.c */
-    const ferry_request *request  = context;
-    int64_t              sleep_ns = fy_transport_sleep_ns(request->service->transport);
+    const fy_run_request *request  = context;
+    int64_t               sleep_ns = fy_transport_sleep_ns(request->service->transport);
     return request->service->exec->has_turns && sleep_ns > TURN_NS ? (int64_t)TURN_NS : sleep_ns;
 }
 
-static ferry_status outcome_of(const ferry_request *request, ferry_error *error)
+static ferry_status outcome_of(const fy_run_request *request, ferry_error *error)
 {
     return request->status == FERRY_OK
                ? FERRY_OK
@@ -178,7 +181,7 @@ static int64_t patience_ns(const ferry_service *service)
     return part < LONGEST_WAIT_NS ? part : (int64_t)LONGEST_WAIT_NS;
 }
 
-static void work_until_over(ferry_request *request)
+static void work_until_over(fy_run_request *request)
 {
     ferry_service *service = request->service;
     while (!fy_run_is_over(service)) {
@@ -193,11 +196,9 @@ static void work_until_over(ferry_request *request)
     call_back(request, true);
 }
 
-ferry_status ferry_request_wait(ferry_request *request, ferry_error *error)
+static ferry_status run_request_wait(ferry_request *base, ferry_error *error)
 {
-    if (request == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_request_wait needs a request");
-    }
+    fy_run_request *request = (fy_run_request *)base;
     if (!atomic_load(&request->done)) {
         ferry_service *service = request->service;
         if (pthread_mutex_lock(&service->working) != 0) {
@@ -213,13 +214,10 @@ ferry_status ferry_request_wait(ferry_request *request, ferry_error *error)
     return outcome_of(request, error);
 }
 
-ferry_status ferry_request_test(ferry_request *request, bool *done_out, ferry_error *error)
+static ferry_status run_request_test(ferry_request *base, bool *done_out, ferry_error *error)
 {
-    if (request == NULL || done_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_request_test needs a request and a place for its answer");
-    }
-    *done_out = atomic_load(&request->done);
+    fy_run_request *request = (fy_run_request *)base;
+    *done_out               = atomic_load(&request->done);
     if (*done_out) {
         return outcome_of(request, error);
     }
@@ -241,25 +239,29 @@ ferry_status ferry_request_test(ferry_request *request, bool *done_out, ferry_er
     return *done_out ? outcome_of(request, error) : FERRY_OK;
 }
 
-void ferry_request_cancel(ferry_request *request)
+static void run_request_cancel(ferry_request *base)
 {
-    if (request != NULL) {
-        atomic_store(&request->cancelled, true);
-    }
+    fy_run_request *request = (fy_run_request *)base;
+    atomic_store(&request->cancelled, true);
 }
 
-void ferry_request_destroy(ferry_request *request)
+static void run_request_destroy(ferry_request *base)
 {
-    if (request == NULL) {
-        return;
-    }
+    fy_run_request *request = (fy_run_request *)base;
     if (request->service == NULL) { /* its service is gone */
         fy_free(request);
         return;
     }
-    ferry_request_wait(request, NULL);
+    run_request_wait(base, NULL);
     request->is_spare = atomic_load(&request->done);
 }
+
+static const fy_request_ops run_request_ops = {
+    .test    = run_request_test,
+    .wait    = run_request_wait,
+    .cancel  = run_request_cancel,
+    .destroy = run_request_destroy,
+};
 
 ferry_status ferry_service_run(ferry_service *service, ferry_error *error)
 {

@@ -235,6 +235,7 @@ static void send_items(ferry_service *service, fy_channel *channel)
     }
     int64_t end = fy_now_ns();
     channel->n_sent += n;
+    exec->n_away += channel->in_turns ? n : 0;
     for (uint32_t i = 0; i < n; i++) {
         channel->bytes_out += item[i].bytes;
         exec->done_bytes += item[i].bytes;

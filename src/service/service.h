@@ -3,6 +3,7 @@
 #define FY_SERVICE_SERVICE_H
 
 #include "base/index.h"
+#include "base/request.h"
 #include "base/status.h"
 #include "pack/area.h"
 #include "pack/team.h"
@@ -95,15 +96,16 @@ static inline char *fy_held_target_base(const fy_held *held)
 
 typedef struct fy_exec fy_exec;
 
-struct ferry_request {
-    ferry_service        *service;
-    struct ferry_request *next;     /* of the service's */
-    bool                  is_spare; /* the caller has destroyed it */
-    _Atomic bool          done;
-    _Atomic bool          cancelled;
-    ferry_status          status; /* when done */
-    ferry_error           error;
-};
+typedef struct fy_run_request {
+    ferry_request          base;
+    ferry_service         *service;
+    struct fy_run_request *next;     /* of the service's */
+    bool                   is_spare; /* the caller has destroyed it */
+    _Atomic bool           done;
+    _Atomic bool           cancelled;
+    ferry_status           status; /* when done */
+    ferry_error            error;
+} fy_run_request;
 
 struct ferry_service {
     ferry_world          *world; /* retained */
@@ -115,8 +117,8 @@ struct ferry_service {
     fy_team              *team;
     fy_exec              *exec;                     /* after schedule, else NULL */
     struct ferry_region  *control, *slots, *hashes; /* symmetric; kept from schedule to schedule */
-    ferry_request        *request;                  /* of the run under way */
-    ferry_request        *requests;                 /* all that were made */
+    fy_run_request       *request;                  /* of the run under way */
+    fy_run_request       *requests;                 /* all that were made */
     uint64_t              identity;     /* of this service among all, the same on all ranks */
     pthread_mutex_t       working;      /* held by the thread that moves a run on */
     uint32_t              n_runs_begun; /* stamps words */

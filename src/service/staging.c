@@ -135,10 +135,9 @@ static ferry_status gather_needs(ferry_service *service, ferry_status own, const
 
 /* All ranks keep the region or all make a new one, for all know the same lengths. */
 static ferry_status provide(ferry_service *service, ferry_region **region, uint64_t bytes,
-                            bool exact, ferry_error *error)
+                            ferry_error *error)
 {
-    uint64_t has = ferry_region_bytes(*region);
-    if (bytes <= has && !(exact && has > service->options.memory_cap)) {
+    if (bytes <= ferry_region_bytes(*region)) {
         return FERRY_OK;
     }
     ferry_region_free(*region);
@@ -218,13 +217,13 @@ ferry_status fy_staging_make(ferry_service *service, ferry_error *error)
     }
     status = gather_needs(service, status, &why, &most, error);
     if (status == FERRY_OK && most.control > 0) {
-        status = provide(service, &service->control, most.control, false, error);
+        status = provide(service, &service->control, most.control, error);
     }
     if (status == FERRY_OK && most.slots > 0) {
-        status = provide(service, &service->slots, most.slots, true, error);
+        status = provide(service, &service->slots, most.slots, error);
     }
     if (status == FERRY_OK && most.hashes > 0) {
-        status = provide(service, &service->hashes, most.hashes, false, error);
+        status = provide(service, &service->hashes, most.hashes, error);
     }
     if (status == FERRY_OK && most.hashes > 0) {
         status = exchange_hash_places(service, error);

@@ -132,12 +132,7 @@ uint32_t fy_turns_room(const fy_exec *exec)
 {
     uint32_t most =
         (exec->window < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : exec->window) + FY_LEAST_WINDOW / 2;
-    uint32_t n_away = 0;
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        const fy_channel *channel = &exec->channels[c];
-        n_away += channel->in_turns ? channel->n_sent - channel->n_consumed : 0;
-    }
-    return n_away < most ? most - n_away : 0;
+    return exec->n_away < most ? most - exec->n_away : 0;
 }
 
 /*

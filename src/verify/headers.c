@@ -43,11 +43,21 @@ static ferry_status read_header(const char *path, json_t **json_out, ferry_error
     return status;
 }
 
+/* Elements of whole bytes, of as many as "bytes:N" may have, can be cut. Others are bytes. */
+static void take_as_bytes(fy_proof_entry *entry, uint64_t n_bytes)
+{
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        entry->shape[d] = 1;
+    }
+    entry->n_dims                   = 1;
+    entry->shape[FY_PROOF_DIMS - 1] = n_bytes;
+}
+
 /* An element type without a name of ferry's is as wide as its data say. */
 static ferry_status measure_unknown(const json_t *json, const fy_json_place *place,
-                                    const char *word, const fy_proof_entry *entry,
-                                    ferry_dtype *dtype, ferry_error *error)
+                                    const char *word, fy_proof_entry *entry, ferry_error *error)
 {
+    enum { MOST_ELEMENT_BITS = 8 << 20 };
     const json_t *offsets = json_object_get(json, "data_offsets");
     json_int_t    begin   = json_integer_value(json_array_get(offsets, 0));
     json_int_t    end     = json_integer_value(json_array_get(offsets, 1));
@@ -59,15 +69,19 @@ static ferry_status measure_unknown(const json_t *json, const fy_json_place *pla
     for (size_t d = 0; d < FY_PROOF_DIMS && volume <= bits; d++) {
         volume *= entry->shape[d]; /* beyond bits it cannot divide them */
     }
-    *dtype = (ferry_dtype){.kind = FERRY_BYTES, .element_bits = 8};
+    entry->dtype = (ferry_dtype){.kind = FERRY_BYTES, .element_bits = 8};
     if (volume == 0) {
         return FERRY_OK;
     }
-    if (volume > bits || bits % volume != 0 || bits / volume > UINT32_MAX) {
+    if (volume > bits || bits % volume != 0) {
         return fy_json_fail(place, error, "has the dtype \"%s\" and %llu bits that do not fit",
                             word, (unsigned long long)bits);
     }
-    dtype->element_bits = (uint32_t)(bits / volume);
+    if (bits / volume % 8 != 0 || bits / volume > MOST_ELEMENT_BITS) {
+        take_as_bytes(entry, bits / 8);
+    } else {
+        entry->dtype.element_bits = (uint32_t)(bits / volume);
+    }
     return FERRY_OK;
 }
 
@@ -93,7 +107,7 @@ static ferry_status read_word(const json_t *json, const fy_json_place *place, fy
             return FERRY_OK;
         }
     }
-    return measure_unknown(json, place, word, entry, &entry->dtype, error);
+    return measure_unknown(json, place, word, entry, error);
 }
 
 static ferry_status add_header_tensor(fy_proof_spec *spec, const char *name, const json_t *json,

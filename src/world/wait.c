@@ -12,14 +12,16 @@
  * without; and spinning for 50 us costs as much each time when the kernel has put both ranks on one
  * core, which happens whenever somebody else is busy.
  */
-enum { SPIN_NS = 2000, SPIN_CROWDED_NS = 0, YIELD_NS = 50000 };
+enum { SPIN_NS = 2000, SPIN_CROWDED_NS = 0, YIELD_NS = 200000 };
 
 /*
  * Who yields to a stranger that computes waits for the end of its time slice, but a sleeper is
- * woken ahead of it. So a yield that takes so long is the last one for a while.
+ * woken ahead of it. So a yield that takes so long is the last one for a while: for a short one,
+ * since it may have been a peer at the start of its work, and for a longer one each time that it
+ * happens again soon after.
  */
-enum { LONG_YIELD_NS = 500000 };
-static const int64_t NO_YIELDS_NS = 1000000000;
+enum { LONG_YIELD_NS = 500000, NO_YIELDS_NS = 16000000, NO_YIELDS_FACTOR = 4 };
+static const int64_t MOST_NO_YIELDS_NS = 1000000000;
 
 int64_t fy_world_spin_ns(uint32_t n_ranks_here)
 {
@@ -92,6 +94,25 @@ static outcome spin(const wait_state *wait)
     }
 }
 
+/* How long after a long yield, which began then: yields that were fine for a while are forgiven. */
+static int64_t next_pause_ns(const ferry_world *world, int64_t began_ns)
+{
+    int64_t from_ns  = atomic_load_explicit(&world->yields_from_ns, memory_order_relaxed);
+    int64_t pause_ns = atomic_load_explicit(&world->no_yields_ns, memory_order_relaxed);
+    if (pause_ns == 0 || began_ns - from_ns > pause_ns) {
+        return NO_YIELDS_NS;
+    }
+    pause_ns *= NO_YIELDS_FACTOR;
+    return pause_ns < MOST_NO_YIELDS_NS ? pause_ns : MOST_NO_YIELDS_NS;
+}
+
+static void stop_yielding(ferry_world *world, int64_t began_ns, int64_t now_ns)
+{
+    int64_t pause_ns = next_pause_ns(world, began_ns);
+    atomic_store_explicit(&world->no_yields_ns, pause_ns, memory_order_relaxed);
+    atomic_store_explicit(&world->yields_from_ns, now_ns + pause_ns, memory_order_relaxed);
+}
+
 static outcome yield(const wait_state *wait)
 {
     _Atomic int64_t *yields_from_ns = &wait->world->yields_from_ns;
@@ -105,7 +126,7 @@ static outcome yield(const wait_state *wait)
         sched_yield();
         now_ns = fy_now_ns();
         if (now_ns - before_ns > LONG_YIELD_NS) {
-            atomic_store_explicit(yields_from_ns, now_ns + NO_YIELDS_NS, memory_order_relaxed);
+            stop_yielding(wait->world, before_ns, now_ns);
         }
         outcome now = look(wait);
         if (now != WAITING) {
@@ -151,7 +172,7 @@ ferry_status fy_world_wait_on(ferry_world *world, fy_bell *bell, fy_ready_fn rea
     outcome now = look(&wait);
     if (now == WAITING) {
         wait.begin_ns = fy_now_ns();
-        now           = spin(&wait);
+        now           = world->spin_ns > 0 ? spin(&wait) : WAITING;
     }
     if (now == WAITING) {
         now = yield(&wait);

@@ -91,6 +91,7 @@ struct ferry_world {
     fy_bell *(*bell_of)(ferry_world *world, uint32_t rank);
     int64_t         spin_ns; /* how long to spin before sleeping: less with more ranks than cores */
     _Atomic int64_t yields_from_ns; /* when yielding may help again; see wait.c */
+    _Atomic int64_t no_yields_ns;   /* how long it was stopped the last time */
     bool            threads;        /* all ranks are threads of this process */
     /*
      * Facts for cross-memory attach, from the node's board: may this process reach that one's

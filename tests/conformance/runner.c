@@ -7,19 +7,17 @@
  * longer than a case may take, and ends what is left by its pid. Exit status 77: the engine cannot
  * run here.
  */
-#include "conformance/suite.h"
+#include "conformance/children.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SKIPPED = 77, QUICK_SECONDS = 60, LONG_SECONDS = 600 };
+enum { QUICK_SECONDS = 60, LONG_SECONDS = 600 };
 
 static const engine_row engine_rows[] = {
     {"inproc", "inproc", "inproc", true, {NULL}},
@@ -106,14 +104,12 @@ typedef struct run_options {
 static char        folder[128];
 static run_shared *shared;
 
-/* What a rank does, in a thread or a process. */
-
-static ferry_world_options options_for(const rank_context *me)
+static ferry_world_options options_for(const run_options *o, const case_row *row)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    double              own     = me->row->deadline_seconds;
-    options.deadline_seconds    = (own > 0 ? own : 10) * me->patience;
-    options.entry_seconds       = 30 * me->patience;
+    double              own     = row->deadline_seconds;
+    options.deadline_seconds    = (own > 0 ? own : 10) * o->patience;
+    options.entry_seconds       = 30 * o->patience;
     return options;
 }
 
@@ -129,125 +125,31 @@ static void find_capabilities(rank_context *me)
     }
 }
 
-static void *run_rank(void *context)
+static void run_rank(rank_context *me)
 {
-    rank_context *me = context;
     if (!me->row->opens_itself) {
         me->transport = open_transport(me, me->world, "");
         find_capabilities(me);
     }
     me->row->run(me);
     ferry_transport_close(me->transport);
-    ferry_world_destroy(me->world);
-    return NULL;
 }
 
-static rank_context context_of(const run_options *o, const case_row *row, uint32_t rank)
+static case_plan plan_of(const run_options *o, const case_row *row)
 {
-    uint64_t random = o->seed * MOST_RANKS + rank;
-    return (rank_context){.engine   = o->engine,
-                          .row      = row,
-                          .rank     = rank,
-                          .n_ranks  = row->n_ranks,
-                          .random   = random_u64(&random),
-                          .seed     = o->seed,
-                          .is_long  = o->is_long,
-                          .step     = o->step,
-                          .patience = o->patience,
-                          .folder   = folder,
-                          .shared   = shared};
-}
-
-/* Sanitizers keep a thread of their own once there has been one. */
-static void *do_nothing(void *context)
-{
-    return context;
-}
-
-static possessions before_case(const rank_context *me)
-{
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, do_nothing, NULL) != 0 || pthread_join(thread, NULL) != 0) {
-        fail(me, "a thread cannot be started");
-    }
-    return possessions_of(me);
-}
-
-static void run_threads(const run_options *o, const case_row *row)
-{
-    static ferry_world *extra[MOST_EXTRA_WORLDS * MOST_RANKS];
-    rank_context        me[MOST_RANKS];
-    ferry_world        *worlds[MOST_RANKS];
-    pthread_t           threads[MOST_RANKS];
-    me[0]                       = context_of(o, row, 0);
-    possessions         before  = before_case(&me[0]);
-    ferry_world_options options = options_for(&me[0]);
-    must(&me[0], ferry_world_create_threads(row->n_ranks, &options, worlds, &me[0].error));
-    for (uint32_t rank = 0; rank < row->n_ranks; rank++) {
-        me[rank]       = context_of(o, row, rank);
-        me[rank].world = worlds[rank];
-        me[rank].extra = extra;
-        if (pthread_create(&threads[rank], NULL, run_rank, &me[rank]) != 0) {
-            fail(&me[0], "thread %u cannot be started", (unsigned)rank);
-        }
-    }
-    for (uint32_t rank = 0; rank < row->n_ranks; rank++) {
-        pthread_join(threads[rank], NULL);
-    }
-    check_possessions(&me[0], &before);
-}
-
-static void run_process(const run_options *o, const case_row *row, uint32_t rank)
-{
-    char         path[256];
-    rank_context me     = context_of(o, row, rank);
-    possessions  before = before_case(&me);
-    snprintf(path, sizeof path, "%s/meet-%s", folder, row->name);
-    ferry_world_options options = options_for(&me);
-    must(&me,
-         ferry_world_create_from_file(path, rank, row->n_ranks, &options, &me.world, &me.error));
-    run_rank(&me);
-    check_possessions(&me, &before);
-}
-
-/* The runner's side. */
-
-static void ignore_line(void *context, ferry_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-static void set_environment(const engine_row *engine)
-{
-    for (size_t i = 0; i < COUNT_OF(engine->env) && engine->env[i] != NULL; i++) {
-        putenv((char *)(uintptr_t)engine->env[i]);
-    }
-    if (strstr(engine->engines, "trace") != NULL) { /* lines are formatted, and go nowhere */
-        ferry_log_configure(FERRY_LOG_TRACE, ignore_line, NULL);
-    }
-}
-
-static pid_t start(const run_options *o, const case_row *row, uint32_t rank)
-{
-    fflush(NULL);
-    pid_t parent = getpid();
-    pid_t pid    = fork();
-    if (pid != 0) {
-        return pid;
-    }
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) {
-        _exit(1);
-    }
-    set_environment(o->engine);
-    if (o->engine->threads) {
-        run_threads(o, row);
-    } else {
-        run_process(o, row, rank);
-    }
-    exit(0); /* and not _exit: checkers of leaks look now */
+    return (case_plan){.me         = {.engine   = o->engine,
+                                      .row      = row,
+                                      .n_ranks  = row->n_ranks,
+                                      .random   = o->seed * MOST_RANKS,
+                                      .seed     = o->seed,
+                                      .is_long  = o->is_long,
+                                      .step     = o->step,
+                                      .patience = o->patience,
+                                      .folder   = folder,
+                                      .shared   = shared},
+                       .world      = options_for(o, row),
+                       .run        = run_rank,
+                       .is_checked = true};
 }
 
 static bool expected_end(const case_row *row, int status)
@@ -318,14 +220,15 @@ static bool empty_folder(char *why, size_t why_bytes)
 
 static bool run_case(const run_options *o, const case_row *row)
 {
-    char     why[512] = "";
-    pid_t    pids[MOST_RANKS];
-    uint32_t n        = o->engine->threads ? 1 : row->n_ranks;
-    int64_t  begin_ns = now_ns();
-    double   most     = (o->is_long ? LONG_SECONDS : QUICK_SECONDS) * o->patience;
+    char      why[512] = "";
+    case_plan plan     = plan_of(o, row);
+    pid_t     pids[MOST_RANKS];
+    uint32_t  n        = o->engine->threads ? 1 : row->n_ranks;
+    int64_t   begin_ns = now_ns();
+    double    most     = (o->is_long ? LONG_SECONDS : QUICK_SECONDS) * o->patience;
     memset(shared, 0, sizeof *shared);
     for (uint32_t i = 0; i < n; i++) {
-        pids[i] = start(o, row, i);
+        pids[i] = start_child(&plan, i);
         if (pids[i] < 0) {
             fprintf(stderr, "fork: %s\n", strerror(errno));
         }
@@ -346,30 +249,6 @@ static bool run_case(const run_options *o, const case_row *row)
     }
     fflush(stdout);
     return good;
-}
-
-/* In a process of its own, so that the runner loads no plugin. Why not goes to the report. */
-static bool engine_available(const engine_row *engine)
-{
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        set_environment(engine);
-        for (size_t i = 0; i < ferry_engine_count(); i++) {
-            const char *name, *why = "";
-            bool        available = false;
-            if (ferry_engine_at(i, &name, NULL, &available, &why, NULL) == FERRY_OK &&
-                strcmp(name, engine->engine) == 0) {
-                snprintf(shared->report, REPORT_BYTES, "%s", why);
-                _exit(available ? 0 : SKIPPED);
-            }
-        }
-        snprintf(shared->report, REPORT_BYTES, "this build does not know it");
-        _exit(SKIPPED);
-    }
-    int status = 0;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-    return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 static const engine_row *find_engine(const char *name)
@@ -443,7 +322,7 @@ int main(int argc, char **argv)
     }
     int    result = 0;
     size_t n_run = 0, n_failed = 0;
-    if (!engine_available(o.engine)) {
+    if (!engine_available(o.engine, false, shared)) {
         printf("SKIPPED: the engine %s cannot run here: %s\n", o.engine->engine, shared->report);
         result = SKIPPED;
     }

@@ -108,6 +108,19 @@ _Noreturn void fail_run(const rank_context *me, const char *file, int line, cons
 void check_failure(const rank_context *me, const char *file, int line, const char *call,
                    ferry_status wanted, const char *words, ferry_status got);
 
+/*
+ * What a collective call returned on this rank, told to all: fails unless all have this status, and
+ * with one sentence that holds these words. For worlds that live.
+ */
+void all_same(rank_context *me, const char *what, ferry_status got, ferry_status wanted,
+              const char *words);
+#define all_fail(me, wanted, words, call)                                                          \
+    do {                                                                                           \
+        (me)->error.message[0]  = '\0';                                                            \
+        ferry_status all_status = (call);                                                          \
+        all_same((me), #call, all_status, (wanted), (words));                                      \
+    } while (0)
+
 /* Seconds that a wait of a run may last before it counts as lost. */
 static inline double limit_of(const rank_context *me)
 {

@@ -39,6 +39,40 @@ void check_failure(const rank_context *me, const char *file, int line, const cha
     }
 }
 
+typedef struct outcome {
+    uint32_t status;
+    char     message[FERRY_ERROR_BYTES];
+} outcome;
+
+void all_same(rank_context *me, const char *what, ferry_status got, ferry_status wanted,
+              const char *words)
+{
+    outcome     mine = {.status = (uint32_t)got};
+    const void *all  = NULL;
+    if (got != FERRY_OK) {
+        snprintf(mine.message, sizeof mine.message, "%s", me->error.message);
+    }
+    must(me, ferry_world_all_gather(me->world, &mine, sizeof mine, &all, &me->error));
+    const outcome *theirs = all;
+    for (uint32_t r = 0; r < me->n_ranks; r++) {
+        if (theirs[r].status != (uint32_t)wanted) {
+            fail(me, "%s: rank %u: %s, not %s: %.600s", what, (unsigned)r,
+                 ferry_status_name((ferry_status)theirs[r].status), ferry_status_name(wanted),
+                 theirs[r].message);
+        }
+        if (strcmp(theirs[r].message, theirs[0].message) != 0) {
+            fail(me, "%s: rank %u says \"%.300s\", rank 0 \"%.300s\"", what, (unsigned)r,
+                 theirs[r].message, theirs[0].message);
+        }
+    }
+    if (wanted != FERRY_OK && strlen(mine.message) < 10) {
+        fail(me, "%s: %s has no sentence", what, ferry_status_name(wanted));
+    }
+    if (words != NULL && strstr(mine.message, words) == NULL) {
+        fail(me, "%s: \"%.600s\" does not say \"%s\"", what, mine.message, words);
+    }
+}
+
 void *take(const rank_context *me, size_t bytes)
 {
     void *memory = malloc(bytes == 0 ? 1 : bytes);

@@ -279,7 +279,7 @@ def check_words(command, usage, root, made):
                 value = words.pop(0)
             elif not options[name].may_have_value and has_value:
                 yield "%s takes no value" % name
-            if name == "--save":
+            if name in ("--save", "--out"):
                 made.add(value)
         elif subcommand == "launch":
             if word != "-n":
@@ -296,8 +296,8 @@ def check_words(command, usage, root, made):
             known = word in made or PLACEHOLDER.match(word) or (root / word).exists()
             if not known:
                 yield "the file %s is not there" % word
-    if n_files > 1:
-        yield "ferry %s takes one file, not %d" % (subcommand, n_files)
+    if n_files > (2 if subcommand == "verify" else 1):
+        yield "ferry %s takes fewer than %d files" % (subcommand, n_files)
 
 
 def check_commands(page, blocks, prose, usage, root):

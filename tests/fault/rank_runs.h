@@ -109,7 +109,7 @@ static bool run_once(const rank_script *script, uint32_t victim, int64_t n, bool
  * least: how many allocations the script makes at least, on some rank. Which rank does the work of
  * all can differ from run to run, so one run that needs no more does not end it.
  */
-static void run_script(const rank_script *script, int64_t least)
+static int64_t run_victims(const rank_script *script)
 {
     enum { LAST_RUNS = 5 };
     int64_t most = 0;
@@ -124,6 +124,16 @@ static void run_script(const rank_script *script, int64_t least)
         }
     }
     alarm(0);
+    return most;
+}
+
+static void run_script(const rank_script *script, int64_t least)
+{
+    enum { MOST_ROUNDS = 20 };
+    int64_t most = run_victims(script);
+    for (int round = 1; most < least && round < MOST_ROUNDS; round++) {
+        most = run_victims(script);
+    }
     check_at(most >= least, "%s: %lld allocations", script->name, (long long)most);
 }
 

@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
+
+import cases
 
 LIMIT_S = 120
 FERRY = ""
@@ -204,18 +205,8 @@ def main():
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
     FERRY = os.path.realpath(arguments.ferry)
-    cases = {name[5:]: function for name, function in globals().items()
-             if name.startswith("case_") and arguments.only in name}
-    failed = 0
-    for name, function in cases.items():
-        try:
-            function()
-        except Exception as error:
-            failed += 1
-            where = traceback.extract_tb(error.__traceback__)[1]
-            print("%s: line %d: %s: %s" % (name, where.lineno, type(error).__name__, error))
-    print("%d cases, %d failed" % (len(cases), failed))
-    return 1 if failed or not cases else 0
+    chosen = cases.chosen(globals(), arguments.only)
+    return cases.run(chosen)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ import sys
 import tempfile
 import termios
 import time
-import traceback
 from pathlib import Path
+
+import cases
 
 LIMIT_S = 60  # for anything that must happen; nothing here waits for time to pass
 FERRY = ""
@@ -32,10 +33,6 @@ KNOWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
 READY = 'echo $$ > "$D/$RANK.new"; mv "$D/$RANK.new" "$D/$RANK"; '
 # Sleeps for ever, in pieces that a trap can interrupt.
 SLEEP = "while :; do sleep 1000 & wait $!; done"
-
-
-class Skip(Exception):
-    """What the case needs is not there."""
 
 
 def environment(**more):
@@ -555,7 +552,7 @@ def case_ranks_that_cannot_start():
     try:
         process = start("-n", 200, "--", "sleep", "1000", preexec_fn=limit)
     except (PermissionError, subprocess.SubprocessError) as error:
-        raise Skip("the command cannot be run as another user: %s" % error)
+        raise cases.Skip("the command cannot be run as another user: %s" % error)
     status, _, err = finish(process)
     expect("status", status, 1)
     one_line(err)
@@ -749,23 +746,11 @@ def main():
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
     FERRY = str(Path(arguments.ferry).resolve())
-    cases = {name[5:]: function for name, function in globals().items()
-             if name.startswith("case_") and arguments.only in name}
-    failed = 0
-    for name, function in cases.items():
-        if arguments.list:
-            print(name)
-            continue
-        try:
-            function()
-        except Skip as reason:
-            print("%s: skipped: %s" % (name, reason))
-        except Exception as error:
-            failed += 1
-            where = traceback.extract_tb(error.__traceback__)[1]
-            print("%s: line %d: %s: %s" % (name, where.lineno, type(error).__name__, error))
-    print("%d cases, %d failed" % (len(cases), failed))
-    return 1 if failed or not cases else 0
+    chosen = cases.chosen(globals(), arguments.only)
+    if arguments.list:
+        print("\n".join(chosen))
+        return 0
+    return cases.run(chosen)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "oracle"))
 
+import cases  # noqa: E402
 import spec_random  # noqa: E402
 
 LIMIT_S = 120
@@ -35,10 +35,6 @@ FOLDER = Path()
 PATHS = ("local", "mapped", "attach", "remote", "staged")
 PHASES = ("pack", "wire", "unpack", "check", "wait", "whole")
 MOST_RANKS = 12  # of a random spec that is run
-
-
-class Skip(Exception):
-    """What the case needs is not there."""
 
 
 def environment(**more):
@@ -107,7 +103,7 @@ def engine_available(name):
 
 def of_network():
     if not engine_available("ucx"):
-        raise Skip("ucx is missing")
+        raise cases.Skip("ucx is missing")
     return environment(UCX_TLS="tcp,self", UCX_NET_DEVICES="lo")
 
 
@@ -546,22 +542,10 @@ def main():
     parser.add_argument("--count", type=int, default=COUNT)
     arguments = parser.parse_args()
     FERRY, SEED, COUNT = os.path.realpath(arguments.ferry), arguments.seed, arguments.count
-    cases = {name[5:]: function for name, function in globals().items()
-             if name.startswith("case_") and arguments.only in name}
-    failed = 0
+    chosen = cases.chosen(globals(), arguments.only)
     with tempfile.TemporaryDirectory() as folder:
         FOLDER = Path(folder)
-        for name, function in cases.items():
-            try:
-                function()
-            except Skip as reason:
-                print("%s: skipped: %s" % (name, reason))
-            except Exception as error:
-                failed += 1
-                where = traceback.extract_tb(error.__traceback__)[1]
-                print("%s: line %d: %s: %s" % (name, where.lineno, type(error).__name__, error))
-    print("%d cases, %d failed" % (len(cases), failed))
-    return 1 if failed or not cases else 0
+        return cases.run(chosen)
 
 
 if __name__ == "__main__":

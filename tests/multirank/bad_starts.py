@@ -204,7 +204,7 @@ def serve(listener, answer, stop):
 def case_port_taken():
     for name, answer in MANNERS.items():
         with socket.socket() as taken, Ranks() as world:
-            taken.bind(("127.0.0.1", free_port()))
+            taken.bind(("127.0.0.1", 0))
             taken.listen(64)
             port = taken.getsockname()[1]
             stop = threading.Event()

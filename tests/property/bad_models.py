@@ -85,6 +85,19 @@ def file_rows():
     )
     twice = b'{"wt":%s,"wt":%s}' % ((json.dumps(entry(0, 16)).encode(),) * 2)
     yield file_row("a tensor twice", safetensors(twice, bytes(16)), "wt")
+    good_entry = json.dumps(entry(0, 16)).encode()
+    yield file_row("more behind the header",
+                   safetensors(b'{"wt":%s}{}' % good_entry, bytes(16)), "m.safetensors", "behind")
+    yield file_row("half a surrogate pair",
+                   safetensors(b'{"wt\\ud83d":%s}' % good_entry, bytes(16)), "surrogate")
+    yield file_row("a zero in a name", safetensors(b'{"wt\\u0000":%s}' % good_entry, bytes(16)),
+                   "m.safetensors", "zero")
+    yield file_row("an empty name", safetensors(b'{"":%s}' % good_entry, bytes(16)),
+                   "m.safetensors", "empty")
+    yield file_row("a key of metadata twice",
+                   safetensors(b'{"__metadata__":{"k":"1","k":"1"}}'), "__metadata__", "k")
+    yield file_row("metadata that are no strings", safetensors(b'{"__metadata__":{"k":1}}'),
+                   "__metadata__", "k")
 
 
 def header_rows():
@@ -176,5 +189,14 @@ def good_models():
         return spec_for(folder, "m.safetensors")
 
     yield "model: one file", single
+    def sharded(folder):
+        side = {"mesh": [["tp", 2]], "rules": [{"match": "*"}]}
+        tensors = [{"name": "wt", "shape": [4], "dtype": "f32"}]
+        rank = safetensors({"wt": entry(0, 16)}, bytes(16))
+        return build_folder(folder, {"ferry.layout.json": {**side, "tensors": tensors},
+                                     "rank-00000.safetensors": rank,
+                                     "rank-00001.safetensors": rank})
+
+    yield "model: a sharded checkpoint", sharded
     yield "model: a folder of parts", lambda folder: build_folder(folder, parts())
     yield "model: an index", lambda folder: build_folder(folder, parts(), "parts/" + INDEX)

@@ -7,18 +7,14 @@
  * may take, and ends what is left by its pid. --count repeats each case with further seeds. Exit
  * status 77: the engine cannot run here.
  */
+#include "conformance/children.h"
 #include "service/suite.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-enum { SKIPPED = 77, QUICK_SECONDS = 60, LONG_SECONDS = 900 };
+enum { QUICK_SECONDS = 60, LONG_SECONDS = 900 };
 
 /* An empty text: the best engine for each pair. Ranks of "mixed" are on two nodes by decree. */
 static const engine_row rows[] = {
@@ -112,274 +108,44 @@ typedef struct run_options {
 static char        folder[128];
 static run_shared *shared;
 
-/* What a rank does, in a thread or a process. */
-
-static ferry_world_options options_for(const rank_context *me)
+static ferry_world_options options_for(const run_options *o, const case_row *row)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    double              own     = me->row->deadline_seconds;
-    options.deadline_seconds    = (own > 0 ? own : 10) * me->patience;
-    options.entry_seconds       = 30 * me->patience;
-    options.join_seconds        = 20 * me->patience;
-    if (strcmp(me->engine->name, "mixed") == 0 && me->n_ranks > 1) {
+    double              own     = row->deadline_seconds;
+    options.deadline_seconds    = (own > 0 ? own : 10) * o->patience;
+    options.entry_seconds       = 30 * o->patience;
+    options.join_seconds        = 20 * o->patience;
+    if (strcmp(o->engine->name, "mixed") == 0 && row->n_ranks > 1) {
         options.nodes = "2";
     }
     return options;
 }
 
-static void *run_rank(void *context)
+static case_plan plan_of(const run_options *o, const case_row *row)
 {
-    rank_context *me = context;
-    me->row->run(me);
-    ferry_world_destroy(me->world);
-    return NULL;
-}
-
-static rank_context context_of(const run_options *o, const case_row *row, uint32_t rank)
-{
-    uint64_t random = o->seed * MOST_RANKS + rank;
-    return (rank_context){.engine   = o->engine,
-                          .row      = row,
-                          .rank     = rank,
-                          .n_ranks  = row->n_ranks,
-                          .random   = random_u64(&random),
-                          .seed     = o->seed,
-                          .is_long  = o->is_long,
-                          .patience = o->patience,
-                          .folder   = folder,
-                          .shared   = shared};
-}
-
-/* Sanitizers keep a thread of their own once there has been one. */
-static void *do_nothing(void *context)
-{
-    return context;
-}
-
-static possessions before_case(const rank_context *me)
-{
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, do_nothing, NULL) != 0 || pthread_join(thread, NULL) != 0) {
-        fail(me, "a thread cannot be started");
-    }
-    possessions now    = possessions_of(me);
-    int64_t     end_ns = now_ns() + 100000000;
-    while (now.threads > 1 && now_ns() < end_ns) { /* who was joined may take a moment to go */
-        sleep_ms(1);
-        now = possessions_of(me);
-    }
-    return now;
-}
-
-static void run_threads(const run_options *o, const case_row *row)
-{
-    static ferry_world *extra[MOST_EXTRA_WORLDS * MOST_RANKS];
-    rank_context        me[MOST_RANKS];
-    ferry_world        *worlds[MOST_RANKS];
-    pthread_t           threads[MOST_RANKS];
-    me[0]                       = context_of(o, row, 0);
-    possessions         before  = before_case(&me[0]);
-    ferry_world_options options = options_for(&me[0]);
-    must(&me[0], ferry_world_create_threads(row->n_ranks, &options, worlds, &me[0].error));
-    for (uint32_t rank = 0; rank < row->n_ranks; rank++) {
-        me[rank]       = context_of(o, row, rank);
-        me[rank].world = worlds[rank];
-        me[rank].extra = extra;
-        if (pthread_create(&threads[rank], NULL, run_rank, &me[rank]) != 0) {
-            fail(&me[0], "thread %u cannot be started", (unsigned)rank);
-        }
-    }
-    for (uint32_t rank = 0; rank < row->n_ranks; rank++) {
-        pthread_join(threads[rank], NULL);
-    }
-    check_possessions(&me[0], &before);
-}
-
-static void run_process(const run_options *o, const case_row *row, uint32_t rank)
-{
-    char         path[256];
-    rank_context me     = context_of(o, row, rank);
-    possessions  before = before_case(&me);
-    snprintf(path, sizeof path, "%s/meet-%s", folder, row->name);
-    ferry_world_options options = options_for(&me);
-    must(&me,
-         ferry_world_create_from_file(path, rank, row->n_ranks, &options, &me.world, &me.error));
-    run_rank(&me);
-    /* What UCX cannot close in time when a world has failed is left behind. */
-    if (row->deadline_seconds <= 0 || strcmp(o->engine->engine, "ucx") != 0) {
-        check_possessions(&me, &before);
-    }
-}
-
-/* The runner's side. */
-
-static void ignore_line(void *context, ferry_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-static void set_environment(const engine_row *engine)
-{
-    for (size_t i = 0; i < COUNT_OF(engine->env) && engine->env[i] != NULL; i++) {
-        putenv((char *)(uintptr_t)engine->env[i]);
-    }
-    ferry_log_configure(strstr(engine->engines, "trace") != NULL ? FERRY_LOG_TRACE
-                                                                 : FERRY_LOG_ERROR,
-                        ignore_line, NULL);
-}
-
-static pid_t start(const run_options *o, const case_row *row, uint32_t rank)
-{
-    fflush(NULL);
-    pid_t parent = getpid();
-    pid_t pid    = fork();
-    if (pid != 0) {
-        return pid;
-    }
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) {
-        _exit(1);
-    }
-    set_environment(o->engine);
-    if (o->engine->threads) {
-        run_threads(o, row);
-    } else {
-        run_process(o, row, rank);
-    }
-    exit(0); /* and not _exit: checkers of leaks look now */
-}
-
-static bool expected_end(const case_row *row, int status)
-{
-    bool killed =
-        WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGALRM);
-    return (WIFEXITED(status) && WEXITSTATUS(status) == 0) || (row->dies && killed);
-}
-
-/* The processes of a case. */
-typedef struct crew {
-    const case_row *row;
-    pid_t           pids[MOST_RANKS];
-    bool            stopped[MOST_RANKS];
-    uint32_t        n, n_left, n_stopped, n_died;
-    int64_t         end_ns;
-    char            why[512]; /* it is not well; or empty */
-} crew;
-
-static void kill_all(const crew *c)
-{
-    for (uint32_t i = 0; i < c->n; i++) {
-        if (c->pids[i] > 0) {
-            kill(c->pids[i], SIGKILL);
-        }
-    }
-}
-
-static void look_at(crew *c, uint32_t i)
-{
-    int status;
-    if (c->pids[i] <= 0 || waitpid(c->pids[i], &status, WNOHANG | WUNTRACED) != c->pids[i]) {
-        return;
-    }
-    if (WIFSTOPPED(status)) {
-        c->stopped[i] = true;
-        c->n_stopped++;
-        return;
-    }
-    c->pids[i] = 0;
-    c->n_left--;
-    c->n_died += WIFSIGNALED(status);
-    if (c->why[0] == '\0' && !expected_end(c->row, status)) {
-        snprintf(c->why, sizeof c->why, "process %u ended with %s %d", (unsigned)i,
-                 WIFEXITED(status) ? "status" : "signal",
-                 WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
-        int64_t grace_ns = now_ns() + INT64_C(500000000);
-        c->end_ns        = grace_ns < c->end_ns ? grace_ns : c->end_ns;
-    }
-}
-
-/* Waits for all. Who was stopped is ended when the others have ended. Nothing is left behind. */
-static void wait_for(crew *c)
-{
-    while (c->n_left > 0) {
-        for (uint32_t i = 0; i < c->n; i++) {
-            look_at(c, i);
-        }
-        if (c->n_left > 0 && c->n_left == c->n_stopped) {
-            c->n_stopped = 0;
-            kill_all(c);
-        }
-        if (c->n_left > 0 && now_ns() > c->end_ns) {
-            if (c->why[0] == '\0') {
-                snprintf(c->why, sizeof c->why, "%u processes did not end in time",
-                         (unsigned)c->n_left);
-            }
-            kill_all(c);
-            c->end_ns = INT64_MAX;
-        }
-        sleep_ms(1);
-    }
-    if (c->why[0] == '\0' && c->n_died > 1) {
-        snprintf(c->why, sizeof c->why, "%u processes died", (unsigned)c->n_died);
-    }
+    bool is_ucx = strcmp(o->engine->engine, "ucx") == 0;
+    return (case_plan){.me       = {.engine   = o->engine,
+                                    .row      = row,
+                                    .n_ranks  = row->n_ranks,
+                                    .random   = o->seed * MOST_RANKS,
+                                    .seed     = o->seed,
+                                    .is_long  = o->is_long,
+                                    .patience = o->patience,
+                                    .folder   = folder,
+                                    .shared   = shared},
+                       .world    = options_for(o, row),
+                       .run      = row->run,
+                       .is_quiet = true,
+                       /* What UCX cannot close in time when a world has failed is left behind. */
+                       .is_checked = row->deadline_seconds <= 0 || !is_ucx};
 }
 
 static bool run_case(const run_options *o, const case_row *row)
 {
-    int64_t begin_ns = now_ns();
-    double  most     = (o->is_long ? LONG_SECONDS : QUICK_SECONDS) * o->patience;
-    crew    c        = {.row    = row,
-                        .n      = o->engine->threads ? 1 : row->n_ranks,
-                        .end_ns = begin_ns + (int64_t)(most * 1e9)};
-    char    path[256];
-    memset(shared, 0, sizeof *shared);
-    for (uint32_t i = 0; i < c.n; i++) {
-        c.pids[i] = start(o, row, i);
-        if (c.pids[i] < 0) {
-            fprintf(stderr, "fork: %s\n", strerror(errno));
-        }
-        c.n_left += c.pids[i] > 0;
-    }
-    wait_for(&c);
-    snprintf(path, sizeof path, "%s/meet-%s", folder, row->name);
-    unlink(path); /* of a rank that died before it was removed */
-    bool   told    = atomic_load(&shared->failed) == 2;
-    double seconds = (double)(now_ns() - begin_ns) / 1e9;
-    if (c.why[0] == '\0') {
-        printf("ok      %-18s %6.2f s\n", row->name, seconds);
-    } else {
-        printf("FAILED  %-18s row %s, --seed %llu%s, %.2f s: %s%s%s\n", row->name, o->engine->name,
-               (unsigned long long)o->seed, o->is_long ? " --long" : "", seconds, c.why,
-               told ? "; " : "", told ? shared->report : "");
-    }
-    fflush(stdout);
-    return c.why[0] == '\0';
-}
-
-/* In a process of its own, so that the runner loads no plugin. Why not goes to the report. */
-static bool engine_available(const engine_row *engine)
-{
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        set_environment(engine);
-        for (size_t i = 0; i < ferry_engine_count(); i++) {
-            const char *name, *why = "";
-            bool        available = false;
-            if (ferry_engine_at(i, &name, NULL, &available, &why, NULL) == FERRY_OK &&
-                strcmp(name, engine->engine) == 0) {
-                snprintf(shared->report, REPORT_BYTES, "%s", why);
-                _exit(available ? 0 : SKIPPED);
-            }
-        }
-        snprintf(shared->report, REPORT_BYTES, "this build does not know it");
-        _exit(SKIPPED);
-    }
-    int status = 0;
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-    return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    crew      c;
+    case_plan plan = plan_of(o, row);
+    crew_run(&c, &plan, (o->is_long ? LONG_SECONDS : QUICK_SECONDS) * o->patience);
+    return crew_report(&c);
 }
 
 static int usage(void)
@@ -460,7 +226,7 @@ int main(int argc, char **argv)
     }
     int    result = 0;
     size_t n_run = 0, n_failed = 0;
-    if (!engine_available(o.engine)) {
+    if (!engine_available(o.engine, true, shared)) {
         printf("SKIPPED: the engine %s cannot run here: %s\n", o.engine->engine, shared->report);
         result = SKIPPED;
     }

@@ -24,19 +24,6 @@ void setup_init(const rank_context *me, service_setup *setup, const char *wrappe
 /* Created and initialized. */
 ferry_service *open_service(rank_context *me, const ferry_service_options *options);
 
-/*
- * What a collective call returned on this rank, told to all: fails unless all have this status, and
- * with one sentence that holds these words. For worlds that live.
- */
-void all_same(rank_context *me, const char *what, ferry_status got, ferry_status wanted,
-              const char *words);
-#define all_fail(me, wanted, words, call)                                                          \
-    do {                                                                                           \
-        (me)->error.message[0]  = '\0';                                                            \
-        ferry_status all_status = (call);                                                          \
-        all_same((me), #call, all_status, (wanted), (words));                                      \
-    } while (0)
-
 ferry_service_statistics statistics_of(rank_context *me, const ferry_service *service);
 ferry_destination destination_of(rank_context *me, const ferry_service *service, uint64_t index);
 

@@ -27,40 +27,6 @@ ferry_service *open_service(rank_context *me, const ferry_service_options *optio
     return service;
 }
 
-typedef struct outcome {
-    uint32_t status;
-    char     message[FERRY_ERROR_BYTES];
-} outcome;
-
-void all_same(rank_context *me, const char *what, ferry_status got, ferry_status wanted,
-              const char *words)
-{
-    outcome     mine = {.status = (uint32_t)got};
-    const void *all  = NULL;
-    if (got != FERRY_OK) {
-        snprintf(mine.message, sizeof mine.message, "%s", me->error.message);
-    }
-    must(me, ferry_world_all_gather(me->world, &mine, sizeof mine, &all, &me->error));
-    const outcome *theirs = all;
-    for (uint32_t r = 0; r < me->n_ranks; r++) {
-        if (theirs[r].status != (uint32_t)wanted) {
-            fail(me, "%s: rank %u: %s, not %s: %s", what, (unsigned)r,
-                 ferry_status_name((ferry_status)theirs[r].status), ferry_status_name(wanted),
-                 theirs[r].message);
-        }
-        if (strcmp(theirs[r].message, theirs[0].message) != 0) {
-            fail(me, "%s: rank %u says \"%s\", rank 0 \"%s\"", what, (unsigned)r, theirs[r].message,
-                 theirs[0].message);
-        }
-    }
-    if (wanted != FERRY_OK && strlen(mine.message) < 10) {
-        fail(me, "%s: %s has no sentence", what, ferry_status_name(wanted));
-    }
-    if (words != NULL && strstr(mine.message, words) == NULL) {
-        fail(me, "%s: \"%s\" does not say \"%s\"", what, mine.message, words);
-    }
-}
-
 ferry_service_statistics statistics_of(rank_context *me, const ferry_service *service)
 {
     ferry_service_statistics statistics = FERRY_SERVICE_STATISTICS_INIT;

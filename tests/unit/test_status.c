@@ -50,7 +50,8 @@ static void test_numbers_stay(void **state)
                 {"ERR_PEER_LOST", 12},
                 {"ERR_TIMEOUT", 13},
                 {"ERR_ABORTED", 14},
-                {"ERR_DENIED", 15}};
+                {"ERR_DENIED", 15},
+                {"ERR_DIFFERENT", 16}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const char *name = ferry_status_name((ferry_status)rows[i].number);
         check_row(rows[i].name, strcmp(name, rows[i].name) == 0);
@@ -60,7 +61,7 @@ static void test_numbers_stay(void **state)
 static void test_unknown_status(void **state)
 {
     (void)state;
-    static const int numbers[] = {-1, 16, 1000};
+    static const int numbers[] = {-1, 17, 1000};
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
         ferry_status status = (ferry_status)numbers[i];
         check_at(strcmp(ferry_status_name(status), "ERR_UNKNOWN") == 0, "%d", numbers[i]);

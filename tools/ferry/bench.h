@@ -2,6 +2,8 @@
 #ifndef FERRY_TOOL_BENCH_H
 #define FERRY_TOOL_BENCH_H
 
+#include "bench_mixed.h"
+
 #include <ferry/ferry.h>
 
 #include <stdbool.h>
@@ -19,8 +21,9 @@ typedef struct bench_request {
     uint64_t    most;
     double      seconds; /* of each line */
     /* As they were typed, for the ranks; NULL: not said. */
-    const char *sizes_text;
-    const char *seconds_text;
+    const char   *sizes_text;
+    const char   *seconds_text;
+    mixed_request mixed; /* what goes with mixed only; the rest is filled in when it is run */
 } bench_request;
 
 enum { BENCH_RANKS = 2 };

@@ -19,6 +19,7 @@ static const char help[] =
     "  transport           puts, gets, signals and barriers between ranks on this machine\n"
     "  copy                the rate of copying in memory, the limit of all engines here\n"
     "  pack                copies between shapes and types, next to one of contiguous memory\n"
+    "  mixed               the mixed collectives: sums and concatenations over ranks and nodes\n"
     "\n"
     "Options:\n"
     "  --json              print ferry.bench/1 for machines\n"
@@ -37,12 +38,39 @@ static const char help[] =
     "                      launcher has started. With RANK and WORLD_SIZE in the environment,\n"
     "                      as under ferry launch, this is so by itself\n"
     "\n"
+    "Of mixed:\n"
+    "  --ranks, --transport and --join as above; with inproc the ranks are threads. The default\n"
+    "  is as many ranks as the sizes below multiply to, or 2\n"
+    "  --sizes RANGE       A:B: bytes of the local piece, doubled; default 8K:64M\n"
+    "  --nodes N           spread the ranks over N nodes, whatever machines they are on; default\n"
+    "                      as --inter-tp and --inter-dp ask for, or as they are\n"
+    "  --local-tp N        tensor-parallel ranks of a node (they sum), and\n"
+    "  --local-dp N        data-parallel ones (they concatenate); without either all sum\n"
+    "  --inter-tp N        the same of nodes\n"
+    "  --inter-dp N\n"
+    "  --dtype TYPE        f16, bf16 (default) or f32\n"
+    "  --op NAME           one operation, such as all-reduce; default all that there are\n"
+    "  --mode NAME         one mode, such as fused-waits-multicast; default all that there are;\n"
+    "                      or default, or autotune\n"
+    "  --check             check every element of every result; -c is the same\n"
+    "  --counts            print what a call moves, and how often it waits\n"
+    "  --deterministic     one tree of sums, whatever mode and size\n"
+    "  --grid N            lanes of each rank\n"
+    "  --max-block N       the longest block, in lines of 64 bytes\n"
+    "  --min-block N       the shortest of a message of several steps; default 256\n"
+    "  --min-steps N       of a message whose blocks are the longest; default 4\n"
+    "  --autotune          measure first, and add the mode autotune to the table\n"
+    "  --tune-file FILE    the same with what ferry tune has saved\n"
+    "\n"
     "Of pack:\n"
     "  --threads N         how many threads share each copy; default 1\n"
-    "  --sizes RANGE       A:B: lengths of rows in bytes, powers of two up to 64K\n"
+    "  --sizes RANGE       A:B: lengths of rows in bytes, powers of two up to 64K\n";
+
+static const char more_help[] =
     "\n"
     "What is printed:\n"
-    "  Ranks are bound to a core each, in turn, unless they are bound already.\n"
+    "  Ranks are bound to a core each, in turn, unless they are bound already; those of mixed\n"
+    "  only where there are as many ranks as cores, or more.\n"
     "  A time is of one way: half of there and back. GB are 10^9 bytes. A rate is of windows of\n"
     "  64 messages, or of 64 MiB if that is less, and a flush after each. \"Of one copy\" "
     "compares\n"
@@ -53,27 +81,48 @@ static const char help[] =
     "  Of pack, rates count what is read, of casts half of what is read and written; \"of a "
     "copy\"\n"
     "  compares them with copies of contiguous memory by as many threads, made in turn with them.\n"
+    "  Of mixed, a time is that of a call: the median, of the rank where it is longest. Algbw\n"
+    "  counts the whole tensor, the larger of input and output: a piece, or dp pieces. Busbw is\n"
+    "  that times (W + tp - 2) / W, for W ranks of which tp sum: what each rank has to take\n"
+    "  in at least. That is 2 (W - 1) / W for all-reduce, (W - 1) / W for all-gather and\n"
+    "  reduce-scatter. Wrong counts elements of all ranks, in a pass with whole numbers that\n"
+    "  must be exact, in the calls that are timed, and in a pass with random numbers, where as\n"
+    "  much is allowed as rounding the partial sums can make; all-gather must keep any bits.\n"
+    "  \"(!)\" says that ranks which must have the same bits have not. Bytes of --counts are "
+    "those\n"
+    "  of all ranks together, waits those of the rank that waits most.\n"
     "\n"
     "Exit status:\n"
-    "  0 done, 1 the work failed (a sentence on stderr), 2 wrong usage\n"
+    "  0 done, 1 the work failed or an element was wrong (a sentence on stderr), 2 wrong\n"
+    "  usage\n"
     "\n"
     "Examples:\n"
     "  ferry bench transport\n"
     "  ferry bench transport --ranks 16 --transport shm --sizes 4K:4M --json\n"
     "  ferry launch -n 2 -- ferry bench transport --transport ucx\n"
     "  ferry bench copy --seconds 2\n"
-    "  ferry bench pack --threads 2 --sizes 512:64K\n";
+    "  ferry bench pack --threads 2 --sizes 512:64K\n"
+    "  ferry bench mixed --local-tp 2 --local-dp 2 --check\n"
+    "  ferry bench mixed --nodes 2 --ranks 4 --op all-reduce --sizes 64K:1M --counts --json\n";
 
 enum { OPT_JSON = 256, OPT_SECONDS, OPT_RANKS, OPT_TRANSPORT, OPT_SIZES, OPT_JOIN, OPT_THREADS };
 
-static const struct option long_options[] = {{"json", no_argument, NULL, OPT_JSON},
-                                             {"seconds", required_argument, NULL, OPT_SECONDS},
-                                             {"ranks", required_argument, NULL, OPT_RANKS},
-                                             {"transport", required_argument, NULL, OPT_TRANSPORT},
-                                             {"sizes", required_argument, NULL, OPT_SIZES},
-                                             {"join", no_argument, NULL, OPT_JOIN},
-                                             {"threads", required_argument, NULL, OPT_THREADS},
-                                             {NULL, 0, NULL, 0}};
+static const struct option long_options[] = {
+    {"json", no_argument, NULL, OPT_JSON},
+    {"seconds", required_argument, NULL, OPT_SECONDS},
+    {"ranks", required_argument, NULL, OPT_RANKS},
+    {"transport", required_argument, NULL, OPT_TRANSPORT},
+    {"sizes", required_argument, NULL, OPT_SIZES},
+    {"join", no_argument, NULL, OPT_JOIN},
+    {"threads", required_argument, NULL, OPT_THREADS},
+    {"op", required_argument, NULL, MIXED_OPT_OP},
+    {"mode", required_argument, NULL, MIXED_OPT_MODE},
+    {"check", no_argument, NULL, MIXED_OPT_CHECK},
+    {"counts", no_argument, NULL, MIXED_OPT_COUNTS},
+    {"autotune", no_argument, NULL, MIXED_OPT_AUTOTUNE},
+    {"tune-file", required_argument, NULL, MIXED_OPT_TUNE_FILE},
+    MIXED_LONG_OPTIONS,
+    {NULL, 0, NULL, 0}};
 
 int bench_copy(const bench_request *request)
 {
@@ -100,12 +149,14 @@ static const struct benchmark {
     bool        has_ranks;
     bool        has_sizes;
     bool        has_threads;
+    bool        is_mixed; /* starts its ranks itself, from one on, and has options of its own */
     int (*run)(const bench_request *request);
 } benchmarks[] = {
-    {"transport", "puts, gets, signals and barriers between ranks", true, true, false,
+    {"transport", "puts, gets, signals and barriers between ranks", true, true, false, false,
      bench_transport},
-    {"copy", "the rate of copying in memory", false, false, false, bench_copy},
-    {"pack", "copies between shapes and types", false, true, true, bench_pack},
+    {"copy", "the rate of copying in memory", false, false, false, false, bench_copy},
+    {"pack", "copies between shapes and types", false, true, true, false, bench_pack},
+    {"mixed", "sums and concatenations over ranks and nodes", true, true, false, true, NULL},
 };
 enum { N_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
 
@@ -140,8 +191,8 @@ static int parse_ranks(const char *text, bench_request *r)
     char *end;
     errno               = 0;
     unsigned long value = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < 2 || value > 65536) {
-        return fail_usage("bench", "--ranks takes a number from 2 to 65536, not \"%s\"", text);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < 1 || value > 65536) {
+        return fail_usage("bench", "--ranks takes a number from 1 to 65536, not \"%s\"", text);
     }
     r->n_ranks = (uint32_t)value;
     return EXIT_DONE;
@@ -192,7 +243,7 @@ static int apply_option(int option, bench_request *r)
         r->join = true;
         return EXIT_DONE;
     default:
-        return EXIT_USAGE;
+        return mixed_apply_option(option == 'c' ? MIXED_OPT_CHECK : option, &r->mixed);
     }
 }
 
@@ -201,7 +252,7 @@ static int parse_options(int argc, char **argv, bench_request *r)
     int option;
     optind = 1;
     opterr = 0;
-    while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":c", long_options, NULL)) != -1) {
         if (option == ':') {
             return fail_usage("bench", "%s needs a value", argv[optind - 1]);
         }
@@ -231,7 +282,14 @@ static int check_together(const bench_request *r, const struct benchmark *benchm
     if (!benchmark->has_threads && r->n_threads != 0) {
         return fail_usage("bench", "--threads does not go with %s", benchmark->name);
     }
-    if (r->join && r->n_ranks != 0) {
+    if (!benchmark->is_mixed && r->mixed.mixed_option != NULL) {
+        return fail_usage("bench", "%s does not go with %s", r->mixed.mixed_option,
+                          benchmark->name);
+    }
+    if (!benchmark->is_mixed && r->n_ranks == 1) {
+        return fail_usage("bench", "%s is measured between two ranks at least", benchmark->name);
+    }
+    if (!benchmark->is_mixed && r->join && r->n_ranks != 0) {
         return fail_usage("bench", "--ranks does not go with a world that is there already "
                                    "(--join, or RANK and WORLD_SIZE in the environment)");
     }
@@ -265,10 +323,43 @@ static int start_ranks(const bench_request *r, const char *name)
     return launch(&request);
 }
 
+/* What mixed has in common with others is parsed with theirs. */
+static int run_mixed(const bench_request *r, int argc, char **argv)
+{
+    const uint64_t least = 8 << 10, most = 64 << 20;
+    mixed_request  m = r->mixed;
+    m.json           = r->json;
+    m.join           = r->join;
+    m.n_ranks        = r->n_ranks;
+    m.transport      = r->transport;
+    m.seconds        = r->seconds;
+    m.least          = r->least != 0 ? r->least : least;
+    m.most           = r->least != 0 ? r->most : most;
+    m.max_bytes      = m.most;
+    int status       = mixed_check_together(&m);
+    return status == EXIT_DONE ? mixed_start(&m, argc, argv, bench_mixed) : status;
+}
+
+static int run_benchmark(const struct benchmark *benchmark, bench_request *r, int argc, char **argv)
+{
+    bool member = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
+    r->join     = r->join || (benchmark->has_ranks && !benchmark->is_mixed && member);
+    int status  = check_together(r, benchmark);
+    if (status != EXIT_DONE) {
+        return status;
+    }
+    if (benchmark->is_mixed) {
+        return run_mixed(r, argc, argv);
+    }
+    return benchmark->has_ranks && !r->join ? start_ranks(r, benchmark->name) : benchmark->run(r);
+}
+
 static int run(int argc, char **argv)
 {
-    bench_request r      = {.seconds = 0.1};
-    int           status = parse_options(argc, argv, &r);
+    bench_request r = {
+        .seconds = 0.1,
+        .mixed   = {.command = "bench", .dtype = FERRY_BF16, .op = MIXED_ALL, .mode = MIXED_ALL}};
+    int status = parse_options(argc, argv, &r);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -280,23 +371,16 @@ static int run(int argc, char **argv)
         return EXIT_DONE;
     }
     for (size_t i = 0; i < N_BENCHMARKS; i++) {
-        if (strcmp(argv[optind], benchmarks[i].name) != 0) {
-            continue;
+        if (strcmp(argv[optind], benchmarks[i].name) == 0) {
+            return run_benchmark(&benchmarks[i], &r, argc, argv);
         }
-        bool member = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
-        r.join      = r.join || (benchmarks[i].has_ranks && member);
-        status      = check_together(&r, &benchmarks[i]);
-        if (status != EXIT_DONE) {
-            return status;
-        }
-        return benchmarks[i].has_ranks && !r.join ? start_ranks(&r, benchmarks[i].name)
-                                                  : benchmarks[i].run(&r);
     }
     return fail_usage("bench", "\"%s\" cannot be measured; `ferry bench` lists what can",
                       argv[optind]);
 }
 
-const command command_bench = {.name    = "bench",
-                               .summary = "measure transports and memory on this machine",
-                               .help    = help,
-                               .run     = run};
+const command command_bench = {.name      = "bench",
+                               .summary   = "measure transports, collectives and memory here",
+                               .help      = help,
+                               .more_help = more_help,
+                               .run       = run};

@@ -10,6 +10,7 @@ typedef struct command {
     const char *name;
     const char *summary;
     const char *help;
+    const char *more_help; /* (optional) where the text goes on: a literal has its limits */
     int (*run)(int argc, char **argv); /* argv[0] is the command's name */
     /* How many of the arguments are its own; the rest is a program's (optional: all). */
     int (*n_own)(int argc, char **argv);
@@ -17,8 +18,12 @@ typedef struct command {
 
 extern const command command_plan;
 extern const command command_run;
+extern const command command_reshard;
+extern const command command_inspect;
+extern const command command_verify;
 extern const command command_launch;
 extern const command command_bench;
+extern const command command_tune;
 extern const command command_info;
 
 /* "ferry plan: <sentence>" on stderr; returns EXIT_FAILED. */
@@ -27,7 +32,7 @@ int fail(const char *name, const char *sentence);
 /* The same for wrong usage, with a pointer to --help; returns EXIT_USAGE. */
 int fail_usage(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Writes the help text as a man page. */
-void print_man_page(const char *name, const char *summary, const char *help);
+/* Writes the help text as a man page; more_help may be NULL. */
+void print_man_page(const char *name, const char *summary, const char *help, const char *more_help);
 
 #endif

@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const command *const commands[] = {&command_plan, &command_run, &command_launch,
-                                          &command_bench, &command_info};
+static const command *const commands[] = {&command_plan,    &command_run,    &command_reshard,
+                                          &command_inspect, &command_verify, &command_launch,
+                                          &command_bench,   &command_tune,   &command_info};
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
 static const char overview[] =
@@ -49,21 +50,17 @@ int fail_usage(const char *name, const char *format, ...)
 }
 
 /* Lines that start in the first column and end in a colon are headings, as in the help text. */
-void print_man_page(const char *name, const char *summary, const char *help)
+static void print_man_text(const char *help, bool *open)
 {
-    printf(".TH FERRY%s%s 1 \"\" \"ferry %s\"\n.SH NAME\nferry%s%s \\- %s\n",
-           name[0] == '\0' ? "" : "-", name, FERRY_VERSION_TEXT, name[0] == '\0' ? "" : "-", name,
-           summary);
-    bool open = false;
     while (*help != '\0') {
         size_t length = strcspn(help, "\n");
         if (length > 1 && help[0] != ' ' && help[length - 1] == ':') {
-            printf("%s.SH %.*s\n.nf\n", open ? ".fi\n" : "", (int)length - 1, help);
-            open = true;
+            printf("%s.SH %.*s\n.nf\n", *open ? ".fi\n" : "", (int)length - 1, help);
+            *open = true;
         } else {
-            if (!open) {
+            if (!*open) {
                 printf(".SH DESCRIPTION\n.nf\n");
-                open = true;
+                *open = true;
             }
             /* A leading dot or quote would be a request; a backslash an escape. */
             printf("%s", help[0] == '.' || help[0] == '\'' ? "\\&" : "");
@@ -74,6 +71,16 @@ void print_man_page(const char *name, const char *summary, const char *help)
         }
         help += length + (help[length] == '\n');
     }
+}
+
+void print_man_page(const char *name, const char *summary, const char *help, const char *more_help)
+{
+    bool open = false;
+    printf(".TH FERRY%s%s 1 \"\" \"ferry %s\"\n.SH NAME\nferry%s%s \\- %s\n",
+           name[0] == '\0' ? "" : "-", name, FERRY_VERSION_TEXT, name[0] == '\0' ? "" : "-", name,
+           summary);
+    print_man_text(help, &open);
+    print_man_text(more_help == NULL ? "" : more_help, &open);
     printf(".fi\n");
 }
 
@@ -83,10 +90,11 @@ static int run_command(const command *c, int argc, char **argv)
     for (int i = 1; i < n_own; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             fputs(c->help, stdout);
+            fputs(c->more_help == NULL ? "" : c->more_help, stdout);
             return EXIT_DONE;
         }
         if (strcmp(argv[i], "--man") == 0) {
-            print_man_page(c->name, c->summary, c->help);
+            print_man_page(c->name, c->summary, c->help, c->more_help);
             return EXIT_DONE;
         }
     }
@@ -113,7 +121,7 @@ int main(int argc, char **argv)
         return EXIT_DONE;
     }
     if (strcmp(argv[1], "--man") == 0) {
-        print_man_page("", "carries sharded weights between parallel layouts", overview);
+        print_man_page("", "carries sharded weights between parallel layouts", overview, NULL);
         return EXIT_DONE;
     }
     for (size_t i = 0; i < N_COMMANDS; i++) {

@@ -2,11 +2,9 @@
 /* The arguments of `ferry run`. */
 #include "run.h"
 
+#include "arguments.h"
 #include "commands.h"
-#include "plan.h"
 
-#include <errno.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,30 +95,6 @@ static int parse_word(const char *option, const word *words, const char *choices
     return fail_usage("run", "%s takes %s, not \"%s\"", option, choices, optarg);
 }
 
-static int parse_count(const char *option, uint32_t most, uint32_t *value_out)
-{
-    char *end;
-    errno                    = 0;
-    unsigned long long value = strtoull(optarg, &end, 10);
-    if (*optarg < '0' || *optarg > '9' || *end != '\0' || errno != 0 || value == 0 ||
-        value > most) {
-        return fail_usage("run", "%s takes a number from 1 to %u, not \"%s\"", option, most,
-                          optarg);
-    }
-    *value_out = (uint32_t)value;
-    return EXIT_DONE;
-}
-
-static int parse_size(const char *option, uint64_t *bytes_out)
-{
-    if (!parse_bytes(optarg, bytes_out)) {
-        return fail_usage(
-            "run", "%s takes a number of bytes from 1, or of K, M or G (4096, 16M), not \"%s\"",
-            option, optarg);
-    }
-    return EXIT_DONE;
-}
-
 static int parse_deadline(run_request *r)
 {
     char *end;
@@ -170,11 +144,11 @@ static int apply_service_option(int option, run_request *r)
         r->plain_memory = plain != 0;
         return status;
     case OPT_MEMORY_CAP:
-        return parse_size("--memory-cap", &r->service.memory_cap);
+        return parse_size("run", "--memory-cap", optarg, &r->service.memory_cap);
     case OPT_SLOT_BYTES:
-        return parse_size("--slot-bytes", &r->service.slot_bytes);
+        return parse_size("run", "--slot-bytes", optarg, &r->service.slot_bytes);
     case OPT_THREADS:
-        return parse_count("--threads", 4096, &r->service.n_threads);
+        return parse_count("run", "--threads", optarg, MOST_THREADS, &r->service.n_threads);
     case OPT_TRANSPORT:
         r->service.engines = optarg;
         return EXIT_DONE;
@@ -188,11 +162,12 @@ static int apply_service_option(int option, run_request *r)
     }
 }
 
-static int apply_option(int option, run_request *r)
+static int apply_option(int option, void *request)
 {
+    run_request *r = request;
     switch (option) {
     case OPT_ITERATIONS:
-        return parse_count("--iterations", 1000000, &r->iterations);
+        return parse_count("run", "--iterations", optarg, 1000000, &r->iterations);
     case OPT_VERIFY:
         return parse_word("--verify", verifies, "ends, each or none", &r->verify);
     case OPT_DEADLINE:
@@ -224,23 +199,12 @@ static int apply_option(int option, run_request *r)
 
 int run_parse_arguments(int argc, char **argv, run_request *request_out)
 {
-    run_request r = {.iterations = 5,
-                     .planning   = FERRY_PLAN_OPTIONS_INIT,
-                     .service    = FERRY_SERVICE_OPTIONS_INIT};
-    int         option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
-        if (option == ':') {
-            return fail_usage("run", "%s needs a value", argv[optind - 1]);
-        }
-        if (option == '?') {
-            return fail_usage("run", "%s is not understood", argv[optind - 1]);
-        }
-        int status = apply_option(option, &r);
-        if (status != EXIT_DONE) {
-            return status;
-        }
+    run_request r      = {.iterations = 5,
+                          .planning   = FERRY_PLAN_OPTIONS_INIT,
+                          .service    = FERRY_SERVICE_OPTIONS_INIT};
+    int         status = parse_options("run", argc, argv, long_options, apply_option, &r);
+    if (status != EXIT_DONE) {
+        return status;
     }
     if (optind + 1 != argc) {
         return fail_usage("run", "%s",

@@ -2,6 +2,7 @@
 /* A run's result for people, on stdout. */
 #include "run.h"
 
+#include "checkpoint_text.h"
 #include "plan.h"
 
 #include <stdio.h>
@@ -10,11 +11,6 @@
 static const char *const phase_titles[RUN_PHASES] = {
     [RUN_PACK] = "copy",      [RUN_WIRE] = "wire", [RUN_UNPACK] = "unpack",
     [RUN_CHECKSUM] = "check", [RUN_WAIT] = "wait", [RUN_WHOLE] = "the whole run"};
-
-static const char *plural(uint64_t n)
-{
-    return n == 1 ? "" : "s";
-}
 
 static void print_head(const run_request *r, const run_results *all, const run_summary *s)
 {

@@ -1,0 +1,259 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_CHECKPOINT_H
+#define FERRY_CHECKPOINT_H
+
+#include <ferry/dtype.h>
+#include <ferry/export.h>
+#include <ferry/plan.h>
+#include <ferry/status.h>
+#include <ferry/writer.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+FERRY_BEGIN_DECLS
+
+/*
+ * Checkpoints on disk (docs/formats.md): logical ones, as the Hugging Face ecosystem writes them,
+ * and sharded ones, a folder of ferry.layout.json and one safetensors file for each rank.
+ */
+
+/* ---- looking at one ---- */
+
+/*
+ * A checkpoint whose headers have been read and checked: against the sizes of the files, against
+ * each other, against the index or the layout file. Immutable; several threads may use one. Its
+ * data are read from the files when they are asked for: they must stay as they are.
+ */
+typedef struct ferry_checkpoint ferry_checkpoint;
+
+/* path is a safetensors file, an index file, or a folder of either kind. */
+FERRY_API ferry_status ferry_checkpoint_open(const char *path, ferry_checkpoint **checkpoint_out,
+                                             ferry_error *error);
+/* NULL is allowed. */
+FERRY_API void ferry_checkpoint_destroy(ferry_checkpoint *checkpoint);
+
+typedef struct ferry_checkpoint_totals {
+    size_t   struct_size;
+    bool     is_sharded;
+    size_t   n_files;
+    size_t   n_tensors;
+    uint64_t file_bytes;   /* of all its safetensors files */
+    uint64_t tensor_bytes; /* of all tensors, each counted once */
+} ferry_checkpoint_totals;
+
+#define FERRY_CHECKPOINT_TOTALS_INIT                                                               \
+    {                                                                                              \
+        sizeof(ferry_checkpoint_totals), false, 0, 0, 0, 0                                         \
+    }
+
+FERRY_API ferry_status ferry_checkpoint_get_totals(const ferry_checkpoint  *checkpoint,
+                                                   ferry_checkpoint_totals *totals_out,
+                                                   ferry_error             *error);
+
+/* Texts live as long as the checkpoint. */
+typedef struct ferry_checkpoint_file {
+    size_t      struct_size;
+    const char *name;
+    uint32_t    rank; /* whose it is, where the checkpoint is sharded */
+    uint64_t    bytes;
+    size_t      n_tensors;
+} ferry_checkpoint_file;
+
+#define FERRY_CHECKPOINT_FILE_INIT                                                                 \
+    {                                                                                              \
+        sizeof(ferry_checkpoint_file), NULL, 0, 0, 0                                               \
+    }
+
+FERRY_API ferry_status ferry_checkpoint_file_at(const ferry_checkpoint *checkpoint, size_t index,
+                                                ferry_checkpoint_file *file_out,
+                                                ferry_error           *error);
+
+/* A whole tensor, however it is cut. */
+typedef struct ferry_checkpoint_tensor {
+    size_t      struct_size;
+    const char *name;
+    const char *dtype; /* the word of the files, such as BF16 */
+    uint32_t    n_dims;
+    uint64_t    shape[FERRY_MAX_DIMS];
+    uint64_t    bytes;
+} ferry_checkpoint_tensor;
+
+#define FERRY_CHECKPOINT_TENSOR_INIT                                                               \
+    {                                                                                              \
+        sizeof(ferry_checkpoint_tensor), NULL, NULL, 0, {0}, 0                                     \
+    }
+
+FERRY_API ferry_status ferry_checkpoint_tensor_at(const ferry_checkpoint *checkpoint, size_t index,
+                                                  ferry_checkpoint_tensor *tensor_out,
+                                                  ferry_error             *error);
+
+/* The layout of a sharded checkpoint as JSON: mesh, ranks, stages and rules. "null" of another. */
+FERRY_API ferry_status ferry_checkpoint_write_layout(const ferry_checkpoint *checkpoint,
+                                                     ferry_write_fn write, void *context,
+                                                     ferry_error *error);
+
+/* ---- long work ---- */
+
+typedef struct ferry_work_progress {
+    const char *phase; /* such as "copying", "syncing", "comparing" */
+    uint64_t    done_bytes;
+    uint64_t    total_bytes;
+    double      seconds; /* since the work began */
+} ferry_work_progress;
+
+/*
+ * Is called on the caller's thread, some ten times a second, while a call works. Returns false to
+ * stop: then the call ends soon with FERRY_ERR_STOPPED.
+ */
+typedef bool (*ferry_work_progress_fn)(void *context, const ferry_work_progress *progress);
+
+/* ---- converting ---- */
+
+/* Zero means the default. */
+typedef struct ferry_conversion_options {
+    size_t      struct_size;
+    const char *subset;           /* only tensors of the result that fit this pattern; NULL: all */
+    uint32_t    cast;             /* a ferry_dtype_kind that all floating tensors become; 0: none */
+    uint64_t    part_bytes;       /* of a logical result; default 5 * 10^9 */
+    uint64_t    memory_cap_bytes; /* for buffers; default 256 MiB, at least 1 MiB */
+    uint32_t    n_threads;        /* default: the cores, at most 16 */
+} ferry_conversion_options;
+
+#define FERRY_CONVERSION_OPTIONS_INIT                                                              \
+    {                                                                                              \
+        sizeof(ferry_conversion_options), NULL, 0, 0, 0, 0                                         \
+    }
+
+/*
+ * What is to be written, from which files. `to` is "hf" (one logical checkpoint), a short form such
+ * as "tp=4,pp=2" for architectures that ferry knows, or the path of a ferry.layout/1 file. Nothing
+ * is written yet. It holds the checkpoint's headers: destroy it before the checkpoint.
+ */
+typedef struct ferry_conversion ferry_conversion;
+
+FERRY_API ferry_status ferry_conversion_create(const ferry_checkpoint *from, const char *to,
+                                               const ferry_conversion_options *options,
+                                               ferry_conversion              **conversion_out,
+                                               ferry_error                    *error);
+/* NULL is allowed. */
+FERRY_API void ferry_conversion_destroy(ferry_conversion *conversion);
+
+typedef struct ferry_conversion_totals {
+    size_t   struct_size;
+    bool     is_sharded; /* the result */
+    size_t   n_files;    /* safetensors files of the result */
+    size_t   n_tensors;
+    uint64_t read_bytes;   /* the bytes that the result is made of, each counted once */
+    uint64_t file_bytes;   /* what is written, headers and replicas included */
+    size_t   n_replicated; /* tensors that no built-in rule knows and every rank of a stage gets */
+} ferry_conversion_totals;
+
+#define FERRY_CONVERSION_TOTALS_INIT                                                               \
+    {                                                                                              \
+        sizeof(ferry_conversion_totals), false, 0, 0, 0, 0, 0                                      \
+    }
+
+FERRY_API ferry_status ferry_conversion_get_totals(const ferry_conversion  *conversion,
+                                                   ferry_conversion_totals *totals_out,
+                                                   ferry_error             *error);
+/* A file of the result; texts live as long as the conversion. */
+FERRY_API ferry_status ferry_conversion_file_at(const ferry_conversion *conversion, size_t index,
+                                                ferry_checkpoint_file *file_out,
+                                                ferry_error           *error);
+/* The name of a tensor that no built-in rule knows; NULL behind the last. */
+FERRY_API const char *ferry_conversion_replicated_at(const ferry_conversion *conversion,
+                                                     size_t                  index);
+
+/*
+ * How long writing to a folder beside path would take, from a short try of its file system that
+ * leaves nothing behind. FERRY_ERR_UNSUPPORTED where that cannot be tried.
+ */
+FERRY_API ferry_status ferry_conversion_estimate(const ferry_conversion *conversion,
+                                                 const char *path, double *seconds_out,
+                                                 ferry_error *error);
+
+typedef struct ferry_conversion_run_options {
+    size_t                 struct_size;
+    bool                   resume;   /* go on where an equal run ended; leave what that needs */
+    ferry_work_progress_fn progress; /* (optional) */
+    void                  *context;
+} ferry_conversion_run_options;
+
+#define FERRY_CONVERSION_RUN_OPTIONS_INIT                                                          \
+    {                                                                                              \
+        sizeof(ferry_conversion_run_options), false, NULL, NULL                                    \
+    }
+
+typedef struct ferry_conversion_result {
+    size_t   struct_size;
+    uint64_t written_bytes;
+    uint64_t resumed_bytes; /* of those, what an earlier run had written */
+    uint64_t n_checked;     /* checksums of the source that were compared */
+    double   seconds;       /* all of it, until everything was synced */
+    double   copy_seconds;
+} ferry_conversion_result;
+
+#define FERRY_CONVERSION_RESULT_INIT                                                               \
+    {                                                                                              \
+        sizeof(ferry_conversion_result), 0, 0, 0, 0, 0                                             \
+    }
+
+/*
+ * Writes the result to path, which must not exist: into a folder beside it, renamed when it is
+ * whole and synced. After an error there is nothing at path. result_out may be NULL.
+ */
+FERRY_API ferry_status ferry_conversion_run(ferry_conversion *conversion, const char *path,
+                                            const ferry_conversion_run_options *options,
+                                            ferry_conversion_result            *result_out,
+                                            ferry_error                        *error);
+
+/* ---- comparing ---- */
+
+/* Is handed each tensor that is equal, in the order of a; digest is XXH3 (64 bits) of its bytes. */
+typedef void (*ferry_compare_visitor)(void *context, const char *tensor, uint64_t bytes,
+                                      uint64_t digest);
+
+typedef struct ferry_compare_options {
+    size_t                 struct_size;
+    uint64_t               memory_cap_bytes; /* as for conversions */
+    uint32_t               n_threads;
+    ferry_work_progress_fn progress; /* (optional) */
+    ferry_compare_visitor  visitor;  /* (optional) called when all is done */
+    void                  *context;
+} ferry_compare_options;
+
+#define FERRY_COMPARE_OPTIONS_INIT                                                                 \
+    {                                                                                              \
+        sizeof(ferry_compare_options), 0, 0, NULL, NULL, NULL                                      \
+    }
+
+typedef struct ferry_compare_result {
+    size_t   struct_size;
+    uint64_t n_tensors;
+    uint64_t tensor_bytes;
+    uint64_t n_replicas; /* local tensors that were compared in addition, on both sides */
+    uint64_t n_checked;  /* checksums that were compared */
+    double   seconds;
+} ferry_compare_result;
+
+#define FERRY_COMPARE_RESULT_INIT                                                                  \
+    {                                                                                              \
+        sizeof(ferry_compare_result), 0, 0, 0, 0, 0                                                \
+    }
+
+/*
+ * Whether two checkpoints hold the same tensors, whatever their layouts: names, shapes, dtypes and
+ * every bit of every replica. Metadata do not count. FERRY_ERR_DIFFERENT names the first tensor
+ * (in the order of a) that differs, the element and both values.
+ */
+FERRY_API ferry_status ferry_checkpoint_compare(const ferry_checkpoint      *a,
+                                                const ferry_checkpoint      *b,
+                                                const ferry_compare_options *options,
+                                                ferry_compare_result        *result_out,
+                                                ferry_error                 *error);
+
+FERRY_END_DECLS
+
+#endif

@@ -1,0 +1,110 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* What a checkpoint says about itself. */
+#include "base/json.h"
+#include "checkpoint/checkpoint.h"
+
+#include <string.h>
+
+static uint64_t tensor_bytes(const fy_ckpt_tensor *tensor)
+{
+    uint64_t bits = tensor->dtype.element_bits; /* no overflow: that was checked */
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        bits *= tensor->shape[d];
+    }
+    return bits / 8;
+}
+
+ferry_status ferry_checkpoint_get_totals(const ferry_checkpoint  *checkpoint,
+                                         ferry_checkpoint_totals *totals_out, ferry_error *error)
+{
+    if (checkpoint == NULL || totals_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_checkpoint_get_totals needs a checkpoint and a place");
+    }
+    ferry_checkpoint_totals totals = {
+        .is_sharded = checkpoint->is_sharded,
+        .n_files    = checkpoint->n_files,
+        .n_tensors  = checkpoint->n_tensors,
+    };
+    for (size_t i = 0; i < checkpoint->n_files; i++) {
+        totals.file_bytes += checkpoint->files[i].bytes;
+    }
+    for (size_t i = 0; i < checkpoint->n_tensors; i++) {
+        totals.tensor_bytes += tensor_bytes(&checkpoint->tensors[i]);
+    }
+    return fy_copy_out(&totals, sizeof totals, totals_out, "ferry_checkpoint_totals", error);
+}
+
+ferry_status ferry_checkpoint_file_at(const ferry_checkpoint *checkpoint, size_t index,
+                                      ferry_checkpoint_file *file_out, ferry_error *error)
+{
+    if (checkpoint == NULL || file_out == NULL || index >= checkpoint->n_files) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_checkpoint_file_at needs a checkpoint, a file of it and a place");
+    }
+    const fy_ckpt_file   *file = &checkpoint->files[index];
+    ferry_checkpoint_file out  = {
+         .name      = file->name,
+         .rank      = file->rank,
+         .bytes     = file->bytes,
+         .n_tensors = file->header.n_tensors,
+    };
+    return fy_copy_out(&out, sizeof out, file_out, "ferry_checkpoint_file", error);
+}
+
+/* The word that a file would have for it. */
+static const char *safetensors_word(ferry_dtype dtype)
+{
+    switch (dtype.kind) {
+#define FY_CASE(id, number, text, word, bits)                                                      \
+    case FERRY_##id:                                                                               \
+        return word;
+        FERRY_DTYPE_MAP(FY_CASE)
+#undef FY_CASE
+    default:
+        return "bytes";
+    }
+}
+
+ferry_status ferry_checkpoint_tensor_at(const ferry_checkpoint *checkpoint, size_t index,
+                                        ferry_checkpoint_tensor *tensor_out, ferry_error *error)
+{
+    if (checkpoint == NULL || tensor_out == NULL || index >= checkpoint->n_tensors) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_checkpoint_tensor_at needs a checkpoint, a tensor of it and a place");
+    }
+    const fy_ckpt_tensor   *tensor = &checkpoint->tensors[index];
+    ferry_checkpoint_tensor out    = {
+           .name   = tensor->name,
+           .dtype  = tensor->dtype_text == NULL ? safetensors_word(tensor->dtype) : tensor->dtype_text,
+           .n_dims = tensor->file_n_dims,
+           .bytes  = tensor_bytes(tensor),
+    };
+    for (uint32_t d = 0; d < tensor->file_n_dims; d++) {
+        out.shape[d] = tensor->file_shape[d];
+    }
+    return fy_copy_out(&out, sizeof out, tensor_out, "ferry_checkpoint_tensor", error);
+}
+
+ferry_status ferry_checkpoint_write_layout(const ferry_checkpoint *checkpoint, ferry_write_fn write,
+                                           void *context, ferry_error *error)
+{
+    char *text = NULL;
+    if (checkpoint == NULL || write == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_checkpoint_write_layout needs a checkpoint and a function");
+    }
+    ferry_status status = FERRY_OK;
+    if (checkpoint->layout != NULL) {
+        status = fy_json_dump(checkpoint->layout, &text, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    const char *bytes = text == NULL ? "null" : text;
+    if (write(context, bytes, strlen(bytes)) != 0) {
+        status = fy_fail(error, FERRY_ERR_IO, "the output cannot be written");
+    }
+    fy_free(text);
+    return status;
+}

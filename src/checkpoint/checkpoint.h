@@ -1,0 +1,75 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_CHECKPOINT_CHECKPOINT_H
+#define FY_CHECKPOINT_CHECKPOINT_H
+
+#include "base/alloc.h"
+#include "base/index.h"
+#include "checkpoint/safetensors.h"
+
+#include <ferry/checkpoint.h>
+
+#include <jansson.h>
+
+/*
+ * A checkpoint that is open: its files' headers, and its tensors as one model. Immutable once open;
+ * several threads may read it. Files are opened by those who read data.
+ */
+typedef struct fy_ckpt_file {
+    char        *path; /* to open it */
+    const char  *name; /* within the folder: the end of path */
+    uint64_t     bytes;
+    int64_t      changed_s, changed_ns; /* its time of change when it was opened */
+    uint64_t     inode;
+    uint32_t     rank; /* sharded: whose it is; logical: 0 */
+    fy_st_header header;
+} fy_ckpt_file;
+
+/* A tensor of the model, whole: as the headers of a logical checkpoint, or the layout file, say. */
+typedef struct fy_ckpt_tensor {
+    const char *name;
+    const char *dtype_text; /* the files' own word; NULL where no file lists it */
+    ferry_dtype dtype;
+    bool        is_opaque; /* then bytes:1 in one dimension here, not to be cut; file_shape has its
+                              own */
+    uint32_t        n_dims;
+    const uint64_t *shape;
+    uint32_t        file_n_dims; /* as files write it; differs from shape only if opaque */
+    const uint64_t *file_shape;
+    uint32_t        file; /* logical: the file that has it, and where in its header */
+    uint32_t        entry;
+} fy_ckpt_tensor;
+
+struct ferry_checkpoint {
+    char         *path;   /* as it was given, without slashes at its end */
+    char         *folder; /* where its files lie */
+    bool          is_sharded;
+    bool          is_folder; /* other files lie there and belong to it */
+    fy_arena      arena;
+    fy_ckpt_file *files; /* logical: by name; sharded: in the order of the mesh's ranks */
+    size_t        n_files, file_capacity;
+    fy_ckpt_tensor
+                *tensors; /* logical: file by file, by offset; sharded: as the layout lists them */
+    size_t       n_tensors, tensor_capacity;
+    fy_index     names;
+    fy_st_entry *metadata; /* of all files, without keys that begin with "ferry."; by key */
+    size_t       n_metadata, metadata_capacity;
+    json_t      *layout;      /* sharded: ferry.layout.json without its tensors; else NULL */
+    char        *layout_path; /* of that file, for sentences */
+    char       **others;      /* names of the folder's other regular files, sorted */
+    size_t       n_others, other_capacity;
+};
+
+/* The number of the tensor of this name, or FY_INDEX_NONE. */
+uint32_t fy_ckpt_find(const ferry_checkpoint *checkpoint, const char *name);
+
+/*
+ * The keys under which checksums stand in a rank file's metadata: this, then the tensor's name. The
+ * value is XXH3 (64 bits) of the local tensor's bytes as 16 hex digits. When a sharded checkpoint
+ * is open they are in the tensors of its headers, and no metadata any more.
+ */
+#define FY_CHECKSUM_KEY "ferry.xxh3."
+#define FY_LAYOUT_NAME "ferry.layout.json"
+#define FY_INDEX_NAME "model.safetensors.index.json"
+#define FY_SINGLE_NAME "model.safetensors"
+
+#endif

@@ -1,0 +1,115 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* What a conversion would do. */
+#include "checkpoint/convert.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+ferry_status ferry_conversion_get_totals(const ferry_conversion  *conversion,
+                                         ferry_conversion_totals *totals_out, ferry_error *error)
+{
+    if (conversion == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_conversion_get_totals needs a conversion");
+    }
+    return fy_copy_out(&conversion->totals, sizeof conversion->totals, totals_out,
+                       "ferry_conversion_totals", error);
+}
+
+ferry_status ferry_conversion_file_at(const ferry_conversion *conversion, size_t index,
+                                      ferry_checkpoint_file *file_out, ferry_error *error)
+{
+    if (conversion == NULL || index >= conversion->n_out) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_conversion_file_at needs a conversion and one of its files, not "
+                       "number %zu",
+                       index);
+    }
+    const fy_out_file    *file  = &conversion->out[index];
+    ferry_checkpoint_file about = {.struct_size = sizeof about,
+                                   .name        = file->name,
+                                   .rank        = file->rank,
+                                   .bytes       = file->form.header_bytes + file->form.data_bytes,
+                                   .n_tensors   = file->form.n_tensors};
+    return fy_copy_out(&about, sizeof about, file_out, "ferry_checkpoint_file", error);
+}
+
+const char *ferry_conversion_replicated_at(const ferry_conversion *conversion, size_t index)
+{
+    return conversion == NULL ? NULL
+                              : json_string_value(json_array_get(conversion->replicated, index));
+}
+
+/* ---- how long it takes ---- */
+
+enum { TRY_BYTES = 64 << 20, TRY_PIECE = 1 << 20 };
+
+/* The folder that a path lies in, for fy_free. */
+static char *parent_of(const char *path)
+{
+    char *parent = fy_strdup(path);
+    if (parent == NULL) {
+        return NULL;
+    }
+    size_t length = strlen(parent);
+    while (length > 1 && parent[length - 1] == '/') {
+        parent[--length] = '\0';
+    }
+    char *slash = strrchr(parent, '/');
+    if (slash == NULL) {
+        strcpy(parent, length == 0 ? "" : ".");
+    } else {
+        slash[slash == parent ? 1 : 0] = '\0';
+    }
+    return parent;
+}
+
+/* Seconds for TRY_BYTES, with sync, into a file that has no name. */
+static ferry_status try_disk(const char *parent, double *seconds_out, ferry_error *error)
+{
+    char *piece      = fy_alloc_zeroed(TRY_PIECE, 1);
+    int   descriptor = open(parent, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    int   number     = descriptor < 0 ? errno : 0;
+    if (piece == NULL || number != 0) {
+        fy_free(piece);
+        return number == 0
+                   ? fy_fail_no_memory(error, "a buffer")
+                   : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                             "%s: its file system cannot be tried: %s", parent, strerror(number));
+    }
+    memset(piece, 0x5a, TRY_PIECE);
+    double  began = fy_seconds_now();
+    ssize_t now   = 1;
+    for (size_t done = 0; done < TRY_BYTES && now > 0; done += (size_t)now) {
+        now = write(descriptor, piece, TRY_PIECE);
+    }
+    bool failed  = now <= 0 || fsync(descriptor) != 0;
+    *seconds_out = fy_seconds_now() - began;
+    close(descriptor);
+    fy_free(piece);
+    return failed ? fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                            "%s: its file system cannot be tried: it took no %d MiB", parent,
+                            TRY_BYTES >> 20)
+                  : FERRY_OK;
+}
+
+ferry_status ferry_conversion_estimate(const ferry_conversion *conversion, const char *path,
+                                       double *seconds_out, ferry_error *error)
+{
+    double seconds = 0;
+    if (conversion == NULL || path == NULL || seconds_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_conversion_estimate needs a conversion, a path and a place");
+    }
+    char *parent = parent_of(path);
+    if (parent == NULL) {
+        return fy_fail_no_memory(error, "a file name");
+    }
+    ferry_status status = try_disk(parent, &seconds, error);
+    if (status == FERRY_OK) {
+        *seconds_out = seconds * (double)conversion->totals.file_bytes / TRY_BYTES;
+    }
+    fy_free(parent);
+    return status;
+}

@@ -1,0 +1,278 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/convert.h"
+
+#include "base/checked.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/crew.h"
+#include "checkpoint/layout_file.h"
+#include "checkpoint/open.h"
+#include "checkpoint/short_form.h"
+#include "pack/cast.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const uint64_t DEFAULT_PART_BYTES = 5000000000u;
+static const uint64_t DEFAULT_CAP_BYTES  = (uint64_t)256 << 20;
+static const uint64_t LEAST_CAP_BYTES    = (uint64_t)1 << 20;
+static const uint64_t MOST_CONFIG_BYTES  = (uint64_t)64 << 20;
+
+enum {
+    /* A window and what it is made of stay in the second cache of a core. */
+    MOST_WINDOW_BYTES = 512 << 10,
+    MOST_SPAN_BYTES   = 1 << 20,
+    LEAST_SHARE_BYTES = 128 << 10,
+    MOST_THREADS      = 128
+};
+
+fy_buffers fy_share_memory(uint64_t cap_bytes, uint32_t n_threads)
+{
+    fy_buffers b   = {.n_threads = n_threads == 0 ? fy_crew_default_size() : n_threads};
+    uint64_t   cap = cap_bytes == 0 ? DEFAULT_CAP_BYTES : cap_bytes;
+    b.n_threads    = (uint32_t)fy_min(b.n_threads, cap / LEAST_SHARE_BYTES);
+    /* Of a thread's share: a span, a window, a window that was cast, and hashers. */
+    uint64_t share = cap / b.n_threads;
+    b.span_bytes   = fy_min(share * 3 / 8, MOST_SPAN_BYTES);
+    b.window_bytes = fy_min(share / 4, MOST_WINDOW_BYTES);
+    return b;
+}
+
+ferry_status fy_check_cap(uint64_t cap_bytes, ferry_error *error)
+{
+    if (cap_bytes == 0 || cap_bytes >= LEAST_CAP_BYTES) {
+        return FERRY_OK;
+    }
+    return fy_fail(error, FERRY_ERR_MISUSE,
+                   "a memory cap of %llu bytes is less than the least, which is %llu",
+                   (unsigned long long)cap_bytes, (unsigned long long)LEAST_CAP_BYTES);
+}
+
+/* ---- where to ---- */
+
+static ferry_status read_config(const ferry_checkpoint *from, json_t **config_out,
+                                ferry_error *error)
+{
+    struct stat  about;
+    char        *text   = NULL;
+    size_t       length = 0;
+    char        *path   = fy_ckpt_join(from->folder, "config.json");
+    ferry_status status = FERRY_OK;
+    if (path == NULL) {
+        return fy_fail_no_memory(error, "a file name");
+    }
+    if (stat(path, &about) == 0) {
+        status = fy_file_read(path, MOST_CONFIG_BYTES, &text, &length, error);
+        if (status == FERRY_OK) {
+            status = fy_json_parse(text, length, path, config_out, error);
+        }
+    }
+    fy_free(text);
+    fy_free(path);
+    return status;
+}
+
+static ferry_status apply_short_form(ferry_conversion *c, ferry_error *error)
+{
+    const ferry_checkpoint *from    = c->from;
+    json_t                 *config  = NULL;
+    fy_model_tensor        *tensors = fy_alloc(from->n_tensors, sizeof *tensors);
+    ferry_status            status  = FERRY_OK;
+    if (tensors == NULL) {
+        return fy_fail_no_memory(error, "the tensors of a checkpoint");
+    }
+    for (size_t i = 0; i < from->n_tensors; i++) {
+        const fy_ckpt_tensor *t = &from->tensors[i];
+        tensors[i] = (fy_model_tensor){.name = t->name, .n_dims = t->n_dims, .shape = t->shape};
+    }
+    status = read_config(from, &config, error);
+    if (status == FERRY_OK) {
+        status = fy_short_form_make(c->to, tensors, from->n_tensors, config, from->path, &c->side,
+                                    &c->replicated, error);
+    }
+    json_decref(config);
+    fy_free(tensors);
+    return status;
+}
+
+static ferry_status find_target(ferry_conversion *c, ferry_error *error)
+{
+    c->is_sharded = strcmp(c->to, "hf") != 0;
+    if (!c->is_sharded) {
+        return FERRY_OK;
+    }
+    if (fy_short_form_is(c->to)) {
+        return apply_short_form(c, error);
+    }
+    ferry_error  cause  = {{0}};
+    ferry_status status = fy_layout_load(c->to, &c->side, &c->tensors, &cause);
+    if (status == FERRY_OK) {
+        return FERRY_OK;
+    }
+    return fy_fail(error, status, "%s%s", cause.message,
+                   status != FERRY_ERR_IO ? ""
+                                          : "; a target is hf, a short form such as tp=4,pp=2, or "
+                                            "a layout file");
+}
+
+/* ---- making ---- */
+
+static ferry_status check_options(const ferry_conversion_options *o, ferry_error *error)
+{
+    if (o->struct_size < sizeof *o) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_conversion_options has struct_size %zu; use "
+                       "FERRY_CONVERSION_OPTIONS_INIT",
+                       o->struct_size);
+    }
+    if (o->cast != 0 && !fy_cast_exists(FERRY_F32, o->cast)) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "tensors can be cast to f32, f16, bf16, f8e4m3 and f8e5m2, not to kind %u",
+                       o->cast);
+    }
+    return fy_check_cap(o->memory_cap_bytes, error);
+}
+
+static ferry_status keep_options(ferry_conversion *c, const char *to,
+                                 const ferry_conversion_options *o, ferry_error *error)
+{
+    c->to         = fy_strdup(to);
+    c->subset     = o->subset == NULL ? NULL : fy_strdup(o->subset);
+    c->cast       = o->cast;
+    c->part_bytes = o->part_bytes == 0 ? DEFAULT_PART_BYTES : o->part_bytes;
+    c->buffers    = fy_share_memory(o->memory_cap_bytes, o->n_threads);
+    return c->to == NULL || (o->subset != NULL && c->subset == NULL)
+               ? fy_fail_no_memory(error, "a conversion")
+               : FERRY_OK;
+}
+
+/* What the result is made of; a tensor that goes to several places counts once. */
+static void count_read(ferry_conversion *c)
+{
+    for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
+        const fy_tensor *tensor = &c->job.problem.tensors[t];
+        if (c->job.is_wanted[t]) {
+            c->totals.read_bytes += fy_ceil_div(
+                fy_box_volume(tensor->shape, tensor->n_dims) * tensor->dtype.element_bits, 8);
+        }
+    }
+}
+
+static ferry_status check_subset(const ferry_conversion *c, ferry_error *error)
+{
+    if (c->subset != NULL && c->totals.n_tensors == 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: no tensor fits the subset \"%s\"",
+                       c->from->path, c->subset);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status hash_json(fy_digest *digest, const json_t *json, ferry_error *error)
+{
+    char        *text   = NULL;
+    ferry_status status = json == NULL ? FERRY_OK : fy_json_dump(json, &text, error);
+    fy_digest_text(digest, text == NULL ? "" : text);
+    fy_free(text);
+    return status;
+}
+
+/* Of the target as it was resolved: a layout file may be another one by the next run. */
+static ferry_status make_key(ferry_conversion *c, ferry_error *error)
+{
+    fy_digest    digest = {0};
+    ferry_status status = hash_json(&digest, c->side, error);
+    if (status == FERRY_OK) {
+        status = hash_json(&digest, c->tensors, error);
+    }
+    fy_digest_text(&digest, c->subset == NULL ? "" : c->subset);
+    fy_digest_u64(&digest, c->subset != NULL);
+    fy_digest_u64(&digest, c->cast);
+    fy_digest_u64(&digest, c->part_bytes);
+    bool failed   = digest.failed != 0;
+    c->target_key = fy_digest_take(&digest);
+    fy_digest_cleanup(&digest);
+    return status == FERRY_OK && failed ? fy_fail_no_memory(error, "the key of a conversion")
+                                        : status;
+}
+
+static ferry_status make(ferry_conversion *c, ferry_error *error)
+{
+    ferry_status status = find_target(c, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_target target = {.name = c->to, .side = c->side, .tensors = c->tensors, .subset = c->subset};
+    status           = fy_job_create(c->from, &target, &c->job, error);
+    if (status == FERRY_OK) {
+        status = make_key(c, error);
+    }
+    json_decref(c->tensors); /* they are in the job now */
+    c->tensors = NULL;
+    if (status == FERRY_OK) {
+        status = fy_conversion_make_forms(c, error);
+    }
+    if (status == FERRY_OK) {
+        status = check_subset(c, error);
+    }
+    if (status == FERRY_OK) {
+        count_read(c);
+        c->totals.is_sharded   = c->is_sharded;
+        c->totals.n_replicated = json_array_size(c->replicated);
+    }
+    return status;
+}
+
+ferry_status ferry_conversion_create(const ferry_checkpoint *from, const char *to,
+                                     const ferry_conversion_options *options,
+                                     ferry_conversion **conversion_out, ferry_error *error)
+{
+    ferry_conversion_options        defaults = FERRY_CONVERSION_OPTIONS_INIT;
+    const ferry_conversion_options *o        = options == NULL ? &defaults : options;
+    if (from == NULL || to == NULL || conversion_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_conversion_create needs a checkpoint, a target and a place");
+    }
+    ferry_status status = check_options(o, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    ferry_conversion *c = fy_alloc_zeroed(1, sizeof *c);
+    if (c == NULL) {
+        return fy_fail_no_memory(error, "a conversion");
+    }
+    c->from               = from;
+    c->totals.struct_size = sizeof c->totals;
+    status                = keep_options(c, to, o, error);
+    if (status == FERRY_OK) {
+        status = make(c, error);
+    }
+    if (status == FERRY_OK) {
+        *conversion_out = c;
+        c               = NULL;
+    }
+    ferry_conversion_destroy(c);
+    return status;
+}
+
+void ferry_conversion_destroy(ferry_conversion *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < c->n_out; i++) {
+        fy_free(c->out[i].name);
+        fy_free(c->out[i].form.tensors);
+        fy_free(c->out[i].by_tag);
+    }
+    fy_free(c->out);
+    fy_free(c->part_of);
+    fy_job_cleanup(&c->job);
+    json_decref(c->side);
+    json_decref(c->tensors);
+    json_decref(c->replicated);
+    fy_arena_cleanup(&c->arena);
+    fy_free(c->subset);
+    fy_free(c->to);
+    fy_free(c);
+}

@@ -1,0 +1,350 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/convert_files.h"
+
+#include "base/checked.h"
+#include "base/file.h"
+#include "checkpoint/layout_file.h"
+#include "checkpoint/open.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statfs.h>
+#include <unistd.h>
+
+/* ---- the journal ---- */
+
+/* Of everything that the bytes written depend on. */
+static ferry_status make_key(const fy_conversion_work *w, fy_hash128 *key_out, ferry_error *error)
+{
+    const ferry_conversion *c      = w->conversion;
+    fy_digest               digest = {0};
+    fy_digest_text(&digest, "ferry.conversion/1");
+    fy_digest_hash(&digest, c->target_key);
+    fy_digest_u64(&digest, c->from->n_files);
+    for (size_t i = 0; i < c->from->n_files; i++) {
+        const fy_ckpt_file *file = &c->from->files[i];
+        fy_digest_text(&digest, file->path);
+        fy_digest_u64(&digest, file->bytes);
+        fy_digest_u64(&digest, (uint64_t)file->changed_s);
+        fy_digest_u64(&digest, (uint64_t)file->changed_ns);
+        fy_digest_u64(&digest, file->inode);
+    }
+    bool failed = digest.failed != 0;
+    *key_out    = fy_digest_take(&digest);
+    fy_digest_cleanup(&digest);
+    return failed ? fy_fail_no_memory(error, "the key of a conversion") : FERRY_OK;
+}
+
+static ferry_status note_resumed(void *context, uint64_t task, const uint64_t *values,
+                                 size_t n_values, ferry_error *error)
+{
+    fy_conversion_work *w       = context;
+    const fy_problem   *problem = &w->conversion->job.problem;
+    if (task >= problem->n_tensors || !w->conversion->job.is_wanted[task] ||
+        fy_problem_holders(problem, problem->tensors[task].dst)->n_cells != n_values) {
+        return FERRY_OK; /* no record of this conversion: it is done again */
+    }
+    uint64_t *kept = fy_alloc(n_values, sizeof *kept);
+    if (kept == NULL) {
+        return fy_fail_no_memory(error, "what an earlier run has done");
+    }
+    if (n_values > 0) {
+        memcpy(kept, values, n_values * sizeof *kept);
+    }
+    fy_free(w->resumed[task]);
+    w->resumed[task] = kept;
+    return FERRY_OK;
+}
+
+ferry_status fy_convert_open_journal(fy_conversion_work *w, bool is_resumed, ferry_error *error)
+{
+    fy_hash128 key;
+    bool       fits = false;
+    if (!w->options->resume) {
+        return FERRY_OK;
+    }
+    ferry_status status = make_key(w, &key, error);
+    if (status == FERRY_OK && is_resumed) {
+        w->resumed = fy_alloc_zeroed(w->conversion->job.problem.n_tensors, sizeof *w->resumed);
+        status     = w->resumed == NULL ? fy_fail_no_memory(error, "what an earlier run has done")
+                                        : fy_journal_resume(w->folder.fd, key, note_resumed, w,
+                                                            &w->journal, &fits, error);
+    }
+    if (status == FERRY_OK && is_resumed && !fits) {
+        status = fy_folder_clear(&w->folder, error);
+    }
+    if (status == FERRY_OK && !fits) {
+        status = fy_journal_create(w->folder.fd, key, &w->journal, error);
+    }
+    return status;
+}
+
+/* ---- the result's files ---- */
+
+static const char *name_of(const void *context, size_t i)
+{
+    return ((const ferry_conversion *)context)->out[i].name;
+}
+
+static ferry_status check_space(const fy_conversion_work *w, ferry_error *error)
+{
+    struct statfs about;
+    uint64_t      needed = w->conversion->totals.file_bytes, here;
+    if (w->resumed != NULL || fstatfs(w->folder.parent_fd, &about) != 0 || about.f_blocks == 0 ||
+        !fy_mul(about.f_bavail, (uint64_t)about.f_bsize, &here) || here >= needed) {
+        return FERRY_OK;
+    }
+    return fy_fail(error, FERRY_ERR_IO,
+                   "%s: needs %llu bytes, but the disk has only %llu free; %s is as it was",
+                   w->folder.path, (unsigned long long)needed, (unsigned long long)here,
+                   w->folder.parent);
+}
+
+static bool is_in_memory(int descriptor)
+{
+    struct statfs about;
+    return fstatfs(descriptor, &about) == 0 && about.f_type == TMPFS_MAGIC;
+}
+
+ferry_status fy_convert_make_files(fy_conversion_work *w, ferry_error *error)
+{
+    const ferry_conversion *c      = w->conversion;
+    ferry_status            status = check_space(w, error);
+    /* In memory, copying by way of a window in the cache is faster than the kernel's splicing. */
+    w->copies_in_kernel = !is_in_memory(w->folder.fd);
+    if (status == FERRY_OK) {
+        status = fy_files_make(w->folder.partial, c->n_out, name_of, c, &w->out, error);
+    }
+    for (size_t i = 0; i < c->n_out && status == FERRY_OK; i++) {
+        int descriptor;
+        status = fy_files_get(w->out, i, &descriptor, error);
+        if (status == FERRY_OK) {
+            const fy_form *form = &c->out[i].form;
+            /* No fallocate: turning its blocks into data costs more than their order gains. */
+            if (ftruncate(descriptor, (off_t)(form->header_bytes + form->data_bytes)) != 0) {
+                status = fy_fail_errno(fy_files_path(w->out, i), "cannot be written", errno, error);
+            }
+            fy_files_put(w->out, i);
+        }
+    }
+    return status;
+}
+
+/* A place in a file that a writer fills on. */
+typedef struct header_place {
+    fy_files    *files;
+    size_t       file;
+    uint64_t     at;
+    ferry_error *error;
+} header_place;
+
+static int write_header(void *context, const char *bytes, size_t n_bytes)
+{
+    header_place *place = context;
+    if (fy_files_write(place->files, place->file, place->at, bytes, n_bytes, place->error) !=
+        FERRY_OK) {
+        return -1;
+    }
+    place->at += n_bytes;
+    return 0;
+}
+
+static ferry_status sync_file(fy_files *files, size_t file, ferry_error *error)
+{
+    int          descriptor;
+    ferry_status status = fy_files_get(files, file, &descriptor, error);
+    if (status == FERRY_OK) {
+        if (fsync(descriptor) != 0) {
+            status = fy_fail_errno(fy_files_path(files, file), "cannot be written", errno, error);
+        }
+        fy_files_put(files, file);
+    }
+    return status;
+}
+
+ferry_status fy_convert_finish_file(fy_conversion_work *w, size_t file, ferry_error *error)
+{
+    ferry_error  cause  = {{0}};
+    header_place place  = {.files = w->out, .file = file, .error = &cause};
+    fy_writer   *writer = fy_alloc(1, sizeof *writer);
+    if (writer == NULL) {
+        return fy_fail_no_memory(error, "a header");
+    }
+    fy_writer_init(writer, write_header, &place);
+    fy_form_write_header(&w->conversion->out[file].form, writer);
+    ferry_status status = fy_writer_finish(writer, error);
+    fy_free(writer);
+    if (status != FERRY_OK) {
+        return fy_fail(error, FERRY_ERR_IO, "%s", cause.message);
+    }
+    return sync_file(w->out, file, error);
+}
+
+/* ---- the layout file, the index ---- */
+
+static void write_layout(const ferry_conversion *c, fy_writer *writer)
+{
+    size_t number = 0;
+    fy_layout_write_begin(writer, c->side);
+    for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
+        if (c->job.is_wanted[t]) {
+            const fy_tensor *tensor = &c->job.problem.tensors[t];
+            char             dtype[FERRY_DTYPE_TEXT_BYTES];
+            ferry_dtype_format(fy_conversion_type(c, t).dtype, dtype);
+            fy_layout_write_tensor(writer, number++, tensor->name, dtype, tensor->shape,
+                                   tensor->n_dims);
+        }
+    }
+    fy_layout_write_end(writer);
+}
+
+static ferry_status write_index(const ferry_conversion *c, fy_writer *writer, ferry_error *error)
+{
+    size_t       n     = 0;
+    uint64_t     bytes = 0;
+    const char **names = fy_alloc(c->totals.n_tensors, sizeof *names);
+    uint32_t    *part  = fy_alloc(c->totals.n_tensors, sizeof *part);
+    ferry_status status;
+    if (names == NULL || part == NULL) {
+        fy_free(names);
+        fy_free(part);
+        return fy_fail_no_memory(error, "an index");
+    }
+    for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
+        if (c->job.is_wanted[t]) {
+            names[n]  = c->job.problem.tensors[t].name;
+            part[n++] = c->part_of[t];
+        }
+    }
+    for (size_t i = 0; i < c->n_out; i++) {
+        bytes += c->out[i].form.data_bytes;
+    }
+    status = fy_form_write_index(names, part, n, (uint32_t)c->n_out, bytes, writer, error);
+    fy_free(names);
+    fy_free(part);
+    return status;
+}
+
+static ferry_status fill_text(const ferry_conversion *c, const char *path, FILE *file,
+                              ferry_error *error)
+{
+    fy_writer   *writer = fy_alloc(1, sizeof *writer);
+    ferry_status status = FERRY_OK;
+    if (writer == NULL) {
+        return fy_fail_no_memory(error, path);
+    }
+    fy_writer_init(writer, fy_file_write, file);
+    if (c->is_sharded) {
+        write_layout(c, writer);
+    } else {
+        status = write_index(c, writer, error);
+    }
+    ferry_status written = fy_writer_finish(writer, NULL);
+    fy_free(writer);
+    if (status == FERRY_OK && written != FERRY_OK && !ferror(file)) {
+        return fy_fail_no_memory(error, path); /* it could not be put together */
+    }
+    if (status == FERRY_OK &&
+        (written != FERRY_OK || fflush(file) != 0 || fsync(fileno(file)) != 0)) {
+        return fy_fail_errno(path, "cannot be written", errno, error);
+    }
+    return status;
+}
+
+/* The layout file or the index: made, filled and synced. */
+static ferry_status write_text(const fy_conversion_work *w, const char *name, ferry_error *error)
+{
+    char *path = fy_ckpt_join(w->folder.partial, name);
+    if (path == NULL) {
+        return fy_fail_no_memory(error, "a file name");
+    }
+    ferry_status status;
+    int   descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    FILE *file       = descriptor < 0 ? NULL : fdopen(descriptor, "w");
+    if (file == NULL) {
+        status = fy_fail_errno(path, "cannot be written", errno, error);
+        if (descriptor >= 0) {
+            close(descriptor);
+        }
+    } else {
+        status = fill_text(w->conversion, path, file, error);
+        if (fclose(file) != 0 && status == FERRY_OK) {
+            status = fy_fail_errno(path, "cannot be written", errno, error);
+        }
+    }
+    fy_free(path);
+    return status;
+}
+
+/* ---- other files ---- */
+
+static ferry_status copy_bytes(const char *from_path, int from, const char *to_path, int to,
+                               char *buffer, size_t buffer_bytes, ferry_error *error)
+{
+    for (;;) {
+        ssize_t n = read(from, buffer, buffer_bytes);
+        if (n == 0) {
+            return fsync(to) == 0 ? FERRY_OK
+                                  : fy_fail_errno(to_path, "cannot be written", errno, error);
+        }
+        if (n < 0 && errno != EINTR) {
+            return fy_fail(error, FERRY_ERR_IO, "%s: cannot be read: %s", from_path,
+                           strerror(errno));
+        }
+        for (ssize_t done = 0; done < n;) {
+            ssize_t now = write(to, buffer + done, (size_t)(n - done));
+            if (now < 0 && errno != EINTR) {
+                return fy_fail_errno(to_path, "cannot be written", errno, error);
+            }
+            done += now < 0 ? 0 : now;
+        }
+    }
+}
+
+static ferry_status copy_other(const fy_conversion_work *w, const char *name, ferry_error *error)
+{
+    char        *path = fy_ckpt_join(w->conversion->from->folder, name);
+    ferry_status status;
+    int          in = -1, out = -1;
+    if (path == NULL) {
+        return fy_fail_no_memory(error, "a file name");
+    }
+    in  = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    out = in < 0 ? -1
+                 : openat(w->folder.fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
+                          0666);
+    if (in < 0) {
+        status = fy_fail(error, FERRY_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    } else if (out < 0) {
+        status = fy_fail_errno(name, "cannot be written", errno, error);
+    } else {
+        status = copy_bytes(path, in, name, out, w->workers[0].window,
+                            (size_t)w->conversion->buffers.window_bytes, error);
+    }
+    if (in >= 0) {
+        close(in);
+    }
+    if (out >= 0 && close(out) != 0 && status == FERRY_OK) {
+        status = fy_fail_errno(name, "cannot be written", errno, error);
+    }
+    fy_free(path);
+    return status;
+}
+
+ferry_status fy_convert_write_others(fy_conversion_work *w, ferry_error *error)
+{
+    const ferry_conversion *c      = w->conversion;
+    ferry_status            status = FERRY_OK;
+    if (c->is_sharded) {
+        status = write_text(w, FY_LAYOUT_NAME, error);
+    } else if (c->n_out > 1) {
+        status = write_text(w, FY_INDEX_NAME, error);
+    }
+    for (size_t i = 0; i < c->from->n_others && status == FERRY_OK; i++) {
+        status = copy_other(w, c->from->others[i], error);
+    }
+    return status;
+}

@@ -1,0 +1,21 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_CHECKPOINT_CONVERT_FILES_H
+#define FY_CHECKPOINT_CONVERT_FILES_H
+
+#include "checkpoint/convert.h"
+
+/* What a run does to the partial folder, beside filling tensors in. */
+
+/* Begins the journal of a run that may be gone on with, or goes on with one that fits. */
+ferry_status fy_convert_open_journal(fy_conversion_work *work, bool is_resumed, ferry_error *error);
+
+/* Makes the result's files in their full sizes; a disk that is too small shows at once. */
+ferry_status fy_convert_make_files(fy_conversion_work *work, ferry_error *error);
+
+/* Writes a file's header and syncs it. */
+ferry_status fy_convert_finish_file(fy_conversion_work *work, size_t file, ferry_error *error);
+
+/* The layout file or the index, and the source's other files. */
+ferry_status fy_convert_write_others(fy_conversion_work *work, ferry_error *error);
+
+#endif

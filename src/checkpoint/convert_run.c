@@ -1,0 +1,272 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/convert.h"
+
+#include "base/checked.h"
+#include "base/sort.h"
+#include "checkpoint/convert_files.h"
+#include "checkpoint/crew.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+double fy_seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* ---- in which order ---- */
+
+typedef struct ranked {
+    uint64_t key;
+    uint32_t tensor;
+} ranked;
+
+static int compare_ranked(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    if (x->key != y->key) {
+        return x->key < y->key ? -1 : 1;
+    }
+    return (x->tensor > y->tensor) - (x->tensor < y->tensor);
+}
+
+static uint64_t bytes_of(const ferry_conversion *c, uint32_t tensor)
+{
+    const fy_tensor *t = &c->job.problem.tensors[tensor];
+    return fy_ceil_div(fy_box_volume(t->shape, t->n_dims) * t->dtype.element_bits, 8);
+}
+
+/*
+ * Files are read as they lie: by source tensor. Only tensors so large that a thread could be left
+ * alone with one at the end come first.
+ */
+static ferry_status choose_order(fy_conversion_work *w, ferry_error *error)
+{
+    const ferry_conversion *c     = w->conversion;
+    size_t                  n     = c->job.problem.n_tensors;
+    uint64_t                large = c->totals.read_bytes / (8 * (uint64_t)c->buffers.n_threads);
+    ranked                 *keys  = fy_alloc(n, sizeof *keys);
+    w->order                      = fy_alloc(n, sizeof *w->order);
+    if (keys == NULL || w->order == NULL) {
+        fy_free(keys);
+        return fy_fail_no_memory(error, "the tensors of a conversion");
+    }
+    for (uint32_t t = 0; t < n; t++) {
+        size_t   leg = c->job.first_leg[t];
+        uint64_t own = bytes_of(c, t);
+        if (!c->job.is_wanted[t]) {
+            continue;
+        }
+        uint64_t place = leg < c->job.first_leg[t + 1] ? c->job.routes.legs[leg].source : t;
+        /* Below 2^32 the largest first; then by place. */
+        keys[w->n_order++] =
+            (ranked){.key    = own > large ? UINT32_MAX - fy_min(own >> 10, UINT32_MAX)
+                                           : place + ((uint64_t)1 << 32),
+                     .tensor = t};
+    }
+    fy_sort(keys, w->n_order, sizeof *keys, compare_ranked);
+    for (size_t i = 0; i < w->n_order; i++) {
+        w->order[i] = keys[i].tensor;
+    }
+    fy_free(keys);
+    return FERRY_OK;
+}
+
+/* ---- while threads work ---- */
+
+static bool tell(fy_conversion_work *w)
+{
+    ferry_work_progress progress = {.phase       = w->phase,
+                                    .done_bytes  = atomic_load(&w->done_bytes),
+                                    .total_bytes = w->total_bytes,
+                                    .seconds     = fy_seconds_now() - w->began};
+    bool                goes_on =
+        w->options->progress == NULL || w->options->progress(w->options->context, &progress);
+    if (!goes_on) {
+        atomic_store(&w->stops, true);
+    }
+    return goes_on;
+}
+
+/* Sends what was written on its way to the disk, so that it is not idle until the end. */
+static void start_writing_back(fy_conversion_work *w)
+{
+    static const uint64_t FROM_BYTES = (uint64_t)8 << 20;
+    for (size_t i = 0; i < w->conversion->n_out; i++) {
+        int descriptor;
+        if (atomic_load(&w->dirty[i]) < FROM_BYTES ||
+            fy_files_get(w->out, i, &descriptor, NULL) != FERRY_OK) {
+            continue;
+        }
+        atomic_store(&w->dirty[i], 0);
+        sync_file_range(descriptor, 0, 0, SYNC_FILE_RANGE_WRITE);
+        fy_files_put(w->out, i);
+    }
+}
+
+static bool tick(void *context)
+{
+    fy_conversion_work *w       = context;
+    bool                goes_on = tell(w);
+    if (goes_on) {
+        start_writing_back(w);
+    }
+    return goes_on;
+}
+
+static ferry_status convert_part(void *context, uint32_t worker, size_t part, ferry_error *error)
+{
+    fy_conversion_work *w = context;
+    return fy_convert_tensor(w, &w->workers[worker], w->order[part], error);
+}
+
+static ferry_status finish_part(void *context, uint32_t worker, size_t part, ferry_error *error)
+{
+    (void)worker;
+    return fy_convert_finish_file(context, part, error);
+}
+
+static bool tell_only(void *context)
+{
+    return tell(context);
+}
+
+/* ---- a run ---- */
+
+static ferry_status prepare(fy_conversion_work *w, ferry_error *error)
+{
+    ferry_conversion *c = w->conversion;
+    w->workers          = fy_alloc_zeroed(c->buffers.n_threads, sizeof *w->workers);
+    w->dirty            = fy_alloc_zeroed(c->n_out, sizeof *w->dirty);
+    if (w->workers == NULL || w->dirty == NULL) {
+        return fy_fail_no_memory(error, "a conversion");
+    }
+    ferry_status status = fy_files_of(c->from, &w->in, error);
+    if (status == FERRY_OK) {
+        status = fy_checked_create(c->from, &w->checked, error);
+    }
+    if (status == FERRY_OK) {
+        status = choose_order(w, error);
+    }
+    for (uint32_t i = 0; i < c->buffers.n_threads && status == FERRY_OK; i++) {
+        status = fy_convert_worker_init(&w->workers[i], w, error);
+    }
+    return status;
+}
+
+static void clean_up(fy_conversion_work *w)
+{
+    ferry_conversion *c = w->conversion;
+    for (uint32_t i = 0; w->workers != NULL && i < c->buffers.n_threads; i++) {
+        fy_convert_worker_cleanup(&w->workers[i]);
+    }
+    for (size_t t = 0; w->resumed != NULL && t < c->job.problem.n_tensors; t++) {
+        fy_free(w->resumed[t]);
+    }
+    fy_free(w->resumed);
+    fy_free(w->workers);
+    fy_free((void *)(uintptr_t)w->dirty);
+    fy_free(w->order);
+    fy_checked_cleanup(&w->checked);
+    fy_files_destroy(w->in);
+    fy_files_destroy(w->out);
+}
+
+static ferry_status run_phases(fy_conversion_work *w, double *copy_seconds, ferry_error *error)
+{
+    const ferry_conversion *c   = w->conversion;
+    fy_crew_job             job = {.n_workers = c->buffers.n_threads,
+                                   .n_parts   = w->n_order,
+                                   .work      = convert_part,
+                                   .tick      = tick,
+                                   .context   = w};
+    w->phase                    = "copying";
+    w->total_bytes              = 0;
+    for (size_t i = 0; i < c->n_out; i++) {
+        w->total_bytes += c->out[i].form.data_bytes;
+    }
+    ferry_status status = fy_crew_run(&job, error);
+    *copy_seconds       = fy_seconds_now() - w->began;
+    if (status == FERRY_OK) {
+        w->phase    = "syncing";
+        job.n_parts = c->n_out;
+        job.work    = finish_part;
+        job.tick    = tell_only;
+        status      = fy_crew_run(&job, error);
+    }
+    return status == FERRY_OK ? fy_convert_write_others(w, error) : status;
+}
+
+static void fill_result(fy_conversion_work *w, double copy_seconds, ferry_conversion_result *result)
+{
+    *result = (ferry_conversion_result){.struct_size   = sizeof *result,
+                                        .written_bytes = w->conversion->totals.file_bytes,
+                                        .resumed_bytes = atomic_load(&w->resumed_bytes),
+                                        .n_checked     = atomic_load(&w->checked.n_checked),
+                                        .seconds       = fy_seconds_now() - w->began,
+                                        .copy_seconds  = copy_seconds};
+}
+
+/* In the partial folder, which is there and locked. */
+static ferry_status run_in_folder(fy_conversion_work *w, bool is_resumed, double *copy_seconds,
+                                  ferry_error *error)
+{
+    ferry_status status = prepare(w, error);
+    if (status == FERRY_OK) {
+        status = fy_convert_open_journal(w, is_resumed, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_convert_make_files(w, error);
+    }
+    if (status == FERRY_OK) {
+        status = run_phases(w, copy_seconds, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_files_check_unchanged(w->in, error);
+    }
+    fy_journal_close(&w->journal);
+    return status == FERRY_OK ? fy_folder_commit(&w->folder, error) : status;
+}
+
+ferry_status ferry_conversion_run(ferry_conversion *conversion, const char *path,
+                                  const ferry_conversion_run_options *options,
+                                  ferry_conversion_result *result_out, ferry_error *error)
+{
+    const ferry_conversion_run_options defaults = FERRY_CONVERSION_RUN_OPTIONS_INIT;
+    if (conversion == NULL || path == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_conversion_run needs a conversion and a path");
+    }
+    if (options != NULL && options->struct_size < sizeof *options) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_conversion_run_options has struct_size %zu; use "
+                       "FERRY_CONVERSION_RUN_OPTIONS_INIT",
+                       options->struct_size);
+    }
+    fy_conversion_work w            = {.conversion       = conversion,
+                                       .options          = options == NULL ? &defaults : options,
+                                       .journal          = {.fd = -1},
+                                       .copies_in_kernel = true,
+                                       .phase            = "preparing",
+                                       .began            = fy_seconds_now()};
+    bool               is_resumed   = false;
+    double             copy_seconds = 0;
+    ferry_status status = fy_folder_begin(path, w.options->resume, &w.folder, &is_resumed, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    status = run_in_folder(&w, is_resumed, &copy_seconds, error);
+    clean_up(&w);
+    fy_folder_end(&w.folder, status != FERRY_OK && w.options->resume);
+    if (status == FERRY_OK && result_out != NULL) {
+        ferry_conversion_result result;
+        fill_result(&w, copy_seconds, &result);
+        status = fy_copy_out(&result, sizeof result, result_out, "ferry_conversion_result", error);
+    }
+    return status;
+}

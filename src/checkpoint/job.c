@@ -1,0 +1,378 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/job.h"
+
+#include "base/checked.h"
+#include "base/glob.h"
+#include "base/sort.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static ferry_status add_tensors(fy_job *job, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (size_t i = 0; i < job->from->n_tensors && status == FERRY_OK; i++) {
+        const fy_ckpt_tensor *t = &job->from->tensors[i];
+        status = fy_spec_add_tensor(job->spec, t->name, t->dtype, t->shape, t->n_dims, error);
+    }
+    return status;
+}
+
+/* ---- the target's own list of tensors ---- */
+
+typedef struct listing {
+    fy_job          *job;
+    const fy_target *target;
+    fy_json_place    place;
+    bool            *is_listed; /* [tensors of the source] */
+    json_t          *own;       /* entries that say what is so */
+    json_t          *fed;       /* entries with a source of their own */
+} listing;
+
+/* An entry without a source names a tensor of the checkpoint, and says of it what is so. */
+static ferry_status check_listed(listing *l, const fy_tensor *listed, ferry_error *error)
+{
+    const ferry_checkpoint *from   = l->job->from;
+    uint32_t                number = fy_ckpt_find(from, listed->name);
+    if (number == FY_INDEX_NONE) {
+        return fy_json_fail(&l->place, error,
+                            "has \"%s\", which is no tensor of %s; a new one needs a \"source\"",
+                            listed->name, from->path);
+    }
+    const fy_ckpt_tensor *tensor = &from->tensors[number];
+    char                  has[FERRY_DTYPE_TEXT_BYTES], wanted[FERRY_DTYPE_TEXT_BYTES];
+    ferry_dtype_format(tensor->dtype, has);
+    ferry_dtype_format(listed->dtype, wanted);
+    if (strcmp(has, wanted) != 0) {
+        return fy_json_fail(&l->place, error, "say that \"%s\" is %s, but in %s it is %s",
+                            listed->name, wanted, from->path, has);
+    }
+    bool same = listed->n_dims == tensor->n_dims;
+    for (uint32_t d = 0; same && d < tensor->n_dims; d++) {
+        same = listed->shape[d] == tensor->shape[d];
+    }
+    l->is_listed[number] = true;
+    return same ? FERRY_OK
+                : fy_json_fail(&l->place, error, "give \"%s\" another shape than it has in %s",
+                               listed->name, from->path);
+}
+
+/* The entries are read as those of a spec are, into one that is thrown away. */
+static ferry_status check_own(listing *l, ferry_error *error)
+{
+    ferry_spec *spec = fy_spec_new();
+    if (spec == NULL) {
+        return fy_fail_no_memory(error, "the tensors of a layout");
+    }
+    ferry_status status = fy_spec_parse_tensors(spec, l->own, &l->place, error);
+    for (uint32_t t = 0; t < spec->n_tensors && status == FERRY_OK; t++) {
+        status = check_listed(l, &spec->tensors[t], error);
+    }
+    ferry_spec_destroy(spec);
+    return status;
+}
+
+static ferry_status read_listing(listing *l, ferry_error *error)
+{
+    ferry_status status = fy_json_expect_array(l->target->tensors, &l->place, error);
+    for (size_t i = 0; i < json_array_size(l->target->tensors) && status == FERRY_OK; i++) {
+        json_t *entry  = json_array_get(l->target->tensors, i);
+        bool    is_fed = json_object_get(entry, "source") != NULL;
+        if (json_array_append(is_fed ? l->fed : l->own, entry) != 0) {
+            status = fy_fail_no_memory(error, "the tensors of a layout");
+        }
+    }
+    if (status == FERRY_OK) {
+        status = check_own(l, error);
+    }
+    return status == FERRY_OK ? fy_spec_parse_tensors(l->job->spec, l->fed, &l->place, error)
+                              : status;
+}
+
+/* What a new tensor is made of is not in the result by itself, unless the list names it. */
+static void note_consumed(const listing *l)
+{
+    ferry_spec *spec = l->job->spec;
+    for (size_t t = l->job->from->n_tensors; t < spec->n_tensors; t++) {
+        for (uint32_t f = 0; f < spec->tensors[t].n_feeds; f++) {
+            uint32_t source                      = spec->tensors[t].feeds[f].tensor;
+            spec->tensors[source].is_source_only = !l->is_listed[source];
+        }
+    }
+}
+
+static ferry_status apply_listing(fy_job *job, const fy_target *target, ferry_error *error)
+{
+    fy_json_place root   = {.key = target->name};
+    listing       l      = {.job       = job,
+                            .target    = target,
+                            .place     = {.parent = &root, .key = "tensors"},
+                            .is_listed = fy_alloc_zeroed(job->from->n_tensors, sizeof(bool)),
+                            .own       = json_array(),
+                            .fed       = json_array()};
+    ferry_status  status = l.is_listed == NULL || l.own == NULL || l.fed == NULL
+                               ? fy_fail_no_memory(error, "the tensors of a layout")
+                               : read_listing(&l, error);
+    if (status == FERRY_OK) {
+        note_consumed(&l);
+    }
+    json_decref(l.own);
+    json_decref(l.fed);
+    fy_free(l.is_listed);
+    return status;
+}
+
+/* ---- sides ---- */
+
+static json_t *side_of_one(void)
+{
+    return json_pack("{s:[[s, i]], s:[{s:s}]}", "mesh", "file", 1, "rules", "match", "*");
+}
+
+static ferry_status parse_side(fy_job *job, const json_t *json, const char *name, fy_side *side,
+                               ferry_error *error)
+{
+    fy_json_place place = {.key = name};
+    side->name          = name;
+    return fy_spec_parse_side(job->spec, json, &place, side, error);
+}
+
+static ferry_status make_sides(fy_job *job, const fy_target *target, const json_t *one,
+                               ferry_error *error)
+{
+    const ferry_checkpoint *from   = job->from;
+    ferry_status            status = add_tensors(job, error);
+    if (status == FERRY_OK && target->tensors != NULL) {
+        status = apply_listing(job, target, error);
+    }
+    if (status == FERRY_OK) {
+        status = parse_side(job, from->is_sharded ? from->layout : one,
+                            from->is_sharded ? from->layout_path : from->path, &job->spec->source,
+                            error);
+    }
+    if (status == FERRY_OK) {
+        const json_t *to = target->side == NULL ? one : target->side;
+        status           = parse_side(job, to, target->name, &job->spec->destination, error);
+    }
+    return status;
+}
+
+typedef struct rank_place {
+    uint32_t rank;
+    uint32_t place;
+} rank_place;
+
+static int compare_ranks(const void *a, const void *b)
+{
+    uint32_t x = ((const rank_place *)a)->rank, y = ((const rank_place *)b)->rank;
+    return (x > y) - (x < y);
+}
+
+static ferry_status index_places(const fy_side *side, fy_places *places, ferry_error *error)
+{
+    *places = (fy_places){.side = side};
+    if (side->ranks == NULL) {
+        return FERRY_OK;
+    }
+    rank_place *pairs = fy_alloc(side->n_ranks, sizeof *pairs);
+    places->by_rank   = fy_alloc(side->n_ranks, sizeof *places->by_rank);
+    if (pairs == NULL || places->by_rank == NULL) {
+        fy_free(pairs);
+        return fy_fail_no_memory(error, "the ranks of a layout");
+    }
+    for (uint32_t i = 0; i < side->n_ranks; i++) {
+        pairs[i] = (rank_place){.rank = side->ranks[i], .place = i};
+    }
+    fy_sort(pairs, side->n_ranks, sizeof *pairs, compare_ranks);
+    for (uint32_t i = 0; i < side->n_ranks; i++) {
+        places->by_rank[i] = pairs[i].place;
+    }
+    fy_free(pairs);
+    return FERRY_OK;
+}
+
+/* ---- what is wanted ---- */
+
+static ferry_status note_wanted(fy_job *job, const fy_target *target, ferry_error *error)
+{
+    fy_problem *problem = &job->problem;
+    job->is_wanted      = fy_alloc_zeroed(problem->n_tensors, sizeof *job->is_wanted);
+    if (job->is_wanted == NULL) {
+        return fy_fail_no_memory(error, "the tensors of a checkpoint");
+    }
+    for (uint32_t t = 0; t < problem->n_tensors; t++) {
+        const fy_tensor *tensor = &problem->tensors[t];
+        if (t < job->from->n_tensors && tensor->src == FY_NONE) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: lists \"%s\", which its own rules skip", job->from->layout_path,
+                           tensor->name);
+        }
+        job->is_wanted[t] =
+            tensor->dst != FY_NONE &&
+            (target->subset == NULL || fy_glob_match(target->subset, strlen(target->subset),
+                                                     tensor->name, strlen(tensor->name)));
+    }
+    return FERRY_OK;
+}
+
+static bool is_whole(const fy_problem *problem, uint32_t placement)
+{
+    const fy_layout *layout = &problem->placements[placement].layout;
+    bool             whole  = layout->n_flat == 0;
+    for (uint32_t d = 0; d < layout->n_dims; d++) {
+        whole = whole && fy_problem_split(problem, layout, d)->n_parts == 1;
+    }
+    return whole;
+}
+
+/* Tensors whose elements are no whole bytes travel as they are: uncut, and not into others. */
+static ferry_status check_opaque(const fy_job *job, ferry_error *error)
+{
+    const fy_problem *problem = &job->problem;
+    for (uint32_t t = 0; t < problem->n_tensors; t++) {
+        const fy_tensor      *tensor = &problem->tensors[t];
+        const fy_ckpt_tensor *model  = fy_job_model_tensor(job, t);
+        bool is_same = tensor->n_feeds == 0 || (tensor->n_feeds == 1 && tensor->n_dims == 1 &&
+                                                tensor->shape[0] == model->shape[0]);
+        if (model->is_opaque && tensor->dst != FY_NONE &&
+            (!is_same || !is_whole(problem, tensor->dst))) {
+            return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                           "\"%s\" is %s, whose elements are no whole bytes: it cannot be cut; "
+                           "give it a rule without shard",
+                           tensor->name, model->dtype_text);
+        }
+    }
+    return FERRY_OK;
+}
+
+/* What a new tensor is made of has one type, also in the words of files. */
+static ferry_status check_words(const fy_job *job, ferry_error *error)
+{
+    for (uint32_t t = 0; t < job->problem.n_tensors; t++) {
+        const fy_tensor *tensor = &job->problem.tensors[t];
+        for (uint32_t f = 1; f < tensor->n_feeds; f++) {
+            const fy_ckpt_tensor *first = &job->from->tensors[tensor->feeds[0].tensor];
+            const fy_ckpt_tensor *other = &job->from->tensors[tensor->feeds[f].tensor];
+            if (strcmp(first->dtype_text, other->dtype_text) != 0) {
+                return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                               "\"%s\" is made of \"%s\", which is %s, and of \"%s\", which is %s",
+                               tensor->name, first->name, first->dtype_text, other->name,
+                               other->dtype_text);
+            }
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status list_legs(fy_job *job, ferry_error *error)
+{
+    size_t n       = job->problem.n_tensors;
+    job->first_leg = fy_alloc_zeroed(n + 1, sizeof *job->first_leg);
+    if (job->first_leg == NULL) {
+        return fy_fail_no_memory(error, "the tensors of a checkpoint");
+    }
+    size_t leg = 0;
+    for (size_t t = 0; t <= n; t++) {
+        while (leg < job->routes.n_legs && job->routes.legs[leg].tensor < t) {
+            leg++;
+        }
+        job->first_leg[t] = leg;
+    }
+    return FERRY_OK;
+}
+
+static ferry_status note_longest(fy_job *job, ferry_error *error)
+{
+    const fy_problem *problem = &job->problem;
+    job->longest              = fy_alloc_zeroed(problem->n_splits, sizeof *job->longest);
+    if (job->longest == NULL) {
+        return fy_fail_no_memory(error, "the layouts of a checkpoint");
+    }
+    for (size_t i = 0; i < problem->n_splits; i++) {
+        for (uint32_t p = 0; p < problem->splits[i]->n_parts; p++) {
+            job->longest[i] = fy_max(job->longest[i], problem->splits[i]->part_length[p]);
+        }
+    }
+    return FERRY_OK;
+}
+
+/* A cell that is wanted, and that the rules of the source give to nobody. */
+static ferry_status check_holders(const fy_job *job, ferry_error *error)
+{
+    for (size_t r = 0; r < job->routes.n_routes; r++) {
+        const fy_route *route = &job->routes.routes[r];
+        for (uint32_t cell = 0; cell < route->n_cells; cell++) {
+            if (fy_view_cell_size(route->view, cell) == 0 && fy_route_cell_total(route, cell) > 0) {
+                const fy_leg *leg = &job->routes.legs[fy_route_leg(&job->routes, route, 0)];
+                return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                               "%s: no rank holds a part of \"%s\" that the result needs",
+                               job->from->path, job->problem.tensors[leg->source].name);
+            }
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status lower(fy_job *job, const fy_target *target, ferry_error *error)
+{
+    ferry_status status = fy_spec_lower(job->spec, &job->problem, error);
+    if (status == FERRY_OK) {
+        status = note_wanted(job, target, error);
+    }
+    if (status == FERRY_OK) {
+        status = check_opaque(job, error);
+    }
+    if (status == FERRY_OK) {
+        status = check_words(job, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_routes_build(&job->problem, target->subset, &job->routes, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_routes_check_alignment(&job->routes, error);
+    }
+    if (status == FERRY_OK) {
+        status = check_holders(job, error);
+    }
+    if (status == FERRY_OK) {
+        status = note_longest(job, error);
+    }
+    return status == FERRY_OK ? list_legs(job, error) : status;
+}
+
+ferry_status fy_job_create(const ferry_checkpoint *from, const fy_target *target, fy_job *job,
+                           ferry_error *error)
+{
+    *job                = (fy_job){.from = from, .spec = fy_spec_new()};
+    json_t      *one    = side_of_one();
+    ferry_status status = job->spec == NULL || one == NULL
+                              ? fy_fail_no_memory(error, "a conversion")
+                              : make_sides(job, target, one, error);
+    if (status == FERRY_OK) {
+        status = index_places(&job->spec->source, &job->from_places, error);
+    }
+    if (status == FERRY_OK) {
+        status = index_places(&job->spec->destination, &job->to_places, error);
+    }
+    if (status == FERRY_OK) {
+        status = lower(job, target, error);
+    }
+    json_decref(one);
+    if (status != FERRY_OK) {
+        fy_job_cleanup(job);
+    }
+    return status;
+}
+
+void fy_job_cleanup(fy_job *job)
+{
+    fy_routes_cleanup(&job->routes);
+    fy_problem_cleanup(&job->problem);
+    ferry_spec_destroy(job->spec);
+    fy_free(job->from_places.by_rank);
+    fy_free(job->to_places.by_rank);
+    fy_free(job->first_leg);
+    fy_free(job->longest);
+    fy_free(job->is_wanted);
+    *job = (fy_job){0};
+}

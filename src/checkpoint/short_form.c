@@ -1,0 +1,256 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* From "tp=4,pp=2" to a side: the text, the mesh and the stages. */
+#include "checkpoint/short_form.h"
+
+#include "base/checked.h"
+#include "checkpoint/short_form_rules.h"
+
+#include <ferry/group.h>
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_PATTERN = 192 };
+
+static const char *const axis_names[FY_N_SHORT_AXES] = {"pp", "dp", "ep", "tp"};
+
+typedef unsigned long long ull;
+
+/* ---- the text ---- */
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+bool fy_short_form_is(const char *text)
+{
+    size_t n = 0;
+    while (is_letter(text[n])) {
+        n++;
+    }
+    return n > 0 && text[n] == '=';
+}
+
+static ferry_status parse_item(const char *text, const char *item, size_t length,
+                               fy_short_mesh *mesh, ferry_error *error)
+{
+    const char *equals = memchr(item, '=', length);
+    size_t      n_name = equals == NULL ? length : (size_t)(equals - item);
+    size_t      axis   = 0;
+    uint64_t    size   = 0;
+    while (axis < FY_N_SHORT_AXES &&
+           (strlen(axis_names[axis]) != n_name || memcmp(axis_names[axis], item, n_name) != 0)) {
+        axis++;
+    }
+    if (axis == FY_N_SHORT_AXES || equals == NULL) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "\"%.100s\": \"%.*s\" is none of pp=, dp=, ep= and tp= with a number; a "
+                       "short form is like tp=4,pp=2, and a file of that name is ./%.100s",
+                       text, (int)fy_min(length, 100), item, text);
+    }
+    for (const char *c = equals + 1; c < item + length; c++) {
+        if (*c < '0' || *c > '9' || size > FERRY_MAX_RANKS) {
+            size = 0;
+            break;
+        }
+        size = size * 10 + (uint64_t)(*c - '0');
+    }
+    if (size == 0 || size >= FERRY_MAX_RANKS) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "\"%.100s\": \"%.*s\" must give a whole number above zero and below %u",
+                       text, (int)fy_min(length, 100), item, FERRY_MAX_RANKS);
+    }
+    if (mesh->size[axis] != 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "\"%.100s\": names the axis %s twice", text,
+                       axis_names[axis]);
+    }
+    mesh->size[axis] = (uint32_t)size;
+    return FERRY_OK;
+}
+
+static ferry_status parse_text(const char *text, fy_short_mesh *mesh, ferry_error *error)
+{
+    uint64_t    n_ranks = 1;
+    const char *item    = text;
+    *mesh               = (fy_short_mesh){0};
+    for (;;) {
+        size_t       length = strcspn(item, ",");
+        ferry_status status = parse_item(text, item, length, mesh, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        if (item[length] == '\0') {
+            break;
+        }
+        item += length + 1;
+    }
+    for (size_t axis = 0; axis < FY_N_SHORT_AXES; axis++) {
+        n_ranks *= mesh->size[axis] == 0 ? 1 : mesh->size[axis];
+        if (n_ranks >= FERRY_MAX_RANKS) { /* both factors are below 2^24 */
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "\"%.100s\": makes %llu ranks or more; a short form has fewer than %u",
+                           text, (ull)n_ranks, FERRY_MAX_RANKS);
+        }
+    }
+    return FERRY_OK;
+}
+
+/* ---- mesh and stages ---- */
+
+static bool append(json_t *list, json_t *item)
+{
+    return json_array_append_new(list, item) == 0;
+}
+
+static bool has_axis(const fy_short_model *m, fy_short_axis axis)
+{
+    return m->mesh.size[axis] > 1;
+}
+
+static json_t *join_mesh(const fy_short_model *m)
+{
+    json_t *list = json_array();
+    for (size_t axis = 0; axis < FY_N_SHORT_AXES; axis++) {
+        if (m->mesh.size[axis] > 0 &&
+            !append(list, json_pack("[s, i]", axis_names[axis], (int)m->mesh.size[axis]))) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+/* Layers by floor(i pp / count); those behind the counted ones go to the last coordinate. */
+static bool put_layer_sizes(json_t *stage, uint64_t counted, uint64_t n_layers, uint64_t pp)
+{
+    json_t  *sizes = json_array();
+    bool     done  = sizes != NULL;
+    uint64_t begin = 0;
+    for (uint64_t p = 1; p <= pp && done; p++) {
+        uint64_t end = p == pp ? n_layers : fy_ceil_div(p * counted, pp); /* below 2^54 */
+        done         = append(sizes, json_integer((json_int_t)(end - begin)));
+        begin        = end;
+    }
+    done = done && json_object_set(stage, "sizes", sizes) == 0;
+    json_decref(sizes);
+    return done;
+}
+
+static json_t *stage_of(const char *match, const char *axis)
+{
+    return json_pack("{s:s, s:s}", "match", match, "axis", axis);
+}
+
+static json_t *layer_stage(const fy_short_model *m, uint64_t counted)
+{
+    char pattern[MAX_PATTERN];
+    snprintf(pattern, sizeof pattern, "%s{}.*", m->decoder->layers);
+    json_t *stage = stage_of(pattern, "pp");
+    bool    done  = stage != NULL;
+    if (done && m->n_layers > counted) {
+        done = put_layer_sizes(stage, counted, m->n_layers, m->mesh.size[FY_AXIS_PP]);
+    } else if (done) {
+        done = json_object_set_new(stage, "count", json_integer((json_int_t)counted)) == 0;
+    }
+    if (!done) {
+        json_decref(stage);
+        stage = NULL;
+    }
+    return stage;
+}
+
+static json_t *expert_stage(const fy_short_model *m)
+{
+    char pattern[MAX_PATTERN];
+    fy_short_expert_pattern(m->decoder, pattern, sizeof pattern);
+    json_t *stage = stage_of(pattern, "ep");
+    if (json_object_set_new(stage, "count", json_integer((json_int_t)m->n_experts)) != 0) {
+        json_decref(stage);
+        stage = NULL;
+    }
+    return stage;
+}
+
+static json_t *join_stages(const fy_short_model *m, uint64_t counted_layers)
+{
+    json_t *list = json_array();
+    bool    done = list != NULL;
+    if (done && has_axis(m, FY_AXIS_PP)) {
+        done = append(list, layer_stage(m, counted_layers));
+    }
+    if (done && has_axis(m, FY_AXIS_EP) && m->n_experts > 0) {
+        done = append(list, expert_stage(m));
+    }
+    if (!done) {
+        json_decref(list);
+        list = NULL;
+    }
+    return list;
+}
+
+static ferry_status count_layers(const fy_short_model *m, uint64_t *counted_out, ferry_error *error)
+{
+    static const char *const keys[] = {"num_hidden_layers", "n_layer", "num_layers", NULL};
+    uint64_t                 number = 0;
+    ferry_status             status = fy_facts_number(&m->facts, keys, &number, error);
+    if (status == FERRY_OK) {
+        *counted_out = number == 0 ? m->n_layers : number;
+    }
+    return status;
+}
+
+static ferry_status join_side(const fy_short_model *m, json_t *rules, json_t **side_out,
+                              ferry_error *error)
+{
+    uint64_t     counted;
+    ferry_status status = count_layers(m, &counted, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    json_t *side = json_object();
+    bool    done = side != NULL && json_object_set_new(side, "mesh", join_mesh(m)) == 0 &&
+                json_object_set_new(side, "stages", join_stages(m, counted)) == 0 &&
+                json_object_set(side, "rules", rules) == 0;
+    if (!done) {
+        json_decref(side);
+        return fy_fail_no_memory(error, "the rules of a short form");
+    }
+    *side_out = side;
+    return FERRY_OK;
+}
+
+ferry_status fy_short_form_make(const char *text, const fy_model_tensor *tensors, size_t n_tensors,
+                                const json_t *config, const char *source_name, json_t **side_out,
+                                json_t **replicated_out, ferry_error *error)
+{
+    fy_short_model m       = {.tensors = tensors, .n_tensors = n_tensors};
+    json_t        *rules   = NULL;
+    json_t        *unknown = NULL;
+    ferry_status   status  = parse_text(text, &m.mesh, error);
+    if (status == FERRY_OK) {
+        status = fy_decoder_find(tensors, n_tensors, source_name, &m.decoder, error);
+    }
+    if (status == FERRY_OK) {
+        status =
+            fy_family_find(tensors, n_tensors, m.decoder, config, source_name, &m.family, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    m.facts = (fy_facts){.source_name = source_name,
+                         .config      = config,
+                         .text_config = fy_config_of_text(config),
+                         .tp          = (uint32_t)fy_max(m.mesh.size[FY_AXIS_TP], 1),
+                         .ep          = (uint32_t)fy_max(m.mesh.size[FY_AXIS_EP], 1)};
+    status  = fy_short_rules_make(&m, &rules, &unknown, error);
+    if (status == FERRY_OK) {
+        status = join_side(&m, rules, side_out, error);
+    }
+    if (status == FERRY_OK && replicated_out != NULL) {
+        *replicated_out = json_incref(unknown);
+    }
+    json_decref(rules);
+    json_decref(unknown);
+    return status;
+}

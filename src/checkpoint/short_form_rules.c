@@ -1,0 +1,355 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rules of a short form. Every tensor is given its row of the family's tables first, so that
+ * what the cuts need to know of the model can be read off; then each row and parameter makes one
+ * rule with a pattern. Where tensors of one pattern are cut differently (their shapes differ),
+ * those that differ from the first get rules of their own, in front.
+ */
+#include "checkpoint/short_form_rules.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/glob.h"
+#include "checkpoint/short_form_cut.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_PATTERN = 192, NO_ROW = UINT16_MAX };
+
+/* ---- rows ---- */
+
+/* A row of the tables with its pattern for this model, and the rules made of it. */
+typedef struct entry {
+    const fy_row          *row;
+    char                   pattern[MAX_PATTERN]; /* of the module, or of the tensor for a raw row */
+    size_t                 length;
+    const char            *tail; /* behind its last star */
+    size_t                 tail_length;
+    json_t                *rules[FY_N_PARAMS]; /* NULL: not yet */
+    const fy_model_tensor *first[FY_N_PARAMS];
+    bool                   known[FY_N_PARAMS];
+} entry;
+
+typedef struct maker {
+    fy_short_model        *model;
+    entry                 *entries;
+    size_t                 n_entries;
+    uint16_t              *rows; /* of each tensor its entry, or NO_ROW */
+    const fy_model_tensor *samples[FY_N_WAYS];
+    json_t                *own_rules; /* of single tensors */
+    json_t                *unknown;
+} maker;
+
+static void fill_entry(const fy_decoder *decoder, const fy_row *row, entry *e)
+{
+    bool        in_layers = row->zone == FY_ZONE_LAYERS;
+    const char *before    = row->name[0] == '*' ? "" : decoder->root;
+    snprintf(e->pattern, sizeof e->pattern, "%s%s%s", in_layers ? decoder->layers : before,
+             in_layers ? "*." : "", row->name);
+    const char *star = strrchr(e->pattern, '*');
+    e->row           = row;
+    e->length        = strlen(e->pattern);
+    e->tail          = star == NULL ? e->pattern : star + 1;
+    e->tail_length   = strlen(e->tail);
+}
+
+static ferry_status list_rows(maker *m, ferry_error *error)
+{
+    const fy_row *const *groups = m->model->family->groups;
+    size_t               n_rows = 0;
+    for (size_t g = 0; g < FY_MAX_GROUPS && groups[g] != NULL; g++) {
+        for (const fy_row *row = groups[g]; row->name != NULL; row++) {
+            n_rows++;
+        }
+    }
+    m->entries = fy_alloc_zeroed(n_rows, sizeof *m->entries);
+    m->rows    = fy_alloc(m->model->n_tensors, sizeof *m->rows);
+    if (m->entries == NULL || m->rows == NULL) {
+        return fy_fail_no_memory(error, "the rules of a short form");
+    }
+    for (size_t g = 0; g < FY_MAX_GROUPS && groups[g] != NULL; g++) {
+        for (const fy_row *row = groups[g]; row->name != NULL; row++) {
+            fill_entry(m->model->decoder, row, &m->entries[m->n_entries++]);
+        }
+    }
+    return FERRY_OK;
+}
+
+/* The parameter that a name ends in, and the length of the module's name before it. */
+static fy_param split_name(const char *name, size_t length, size_t *module_out)
+{
+    const char *dot = memrchr(name, '.', length);
+    *module_out     = dot == NULL ? 0 : (size_t)(dot - name);
+    return fy_param_of(dot == NULL ? name : dot + 1);
+}
+
+static bool entry_fits(const entry *e, const char *name, size_t length, size_t module)
+{
+    size_t n = e->row->raw ? length : module;
+    return n >= e->tail_length && memcmp(name + n - e->tail_length, e->tail, e->tail_length) == 0 &&
+           fy_glob_match(e->pattern, e->length, name, n);
+}
+
+static uint16_t find_row(const maker *m, const char *name, bool in_layers)
+{
+    size_t length = strlen(name), module;
+    split_name(name, length, &module);
+    for (size_t i = 0; i < m->n_entries; i++) {
+        const entry *e = &m->entries[i];
+        if ((e->row->zone == FY_ZONE_LAYERS) == in_layers && entry_fits(e, name, length, module)) {
+            return (uint16_t)i;
+        }
+    }
+    return NO_ROW;
+}
+
+static bool is_in_layers(const maker *m, const char *name)
+{
+    return strncmp(name, m->model->decoder->layers, strlen(m->model->decoder->layers)) == 0;
+}
+
+static void note_numbers(maker *m, const char *name, const char *expert_pattern)
+{
+    uint64_t number;
+    if (fy_decoder_layer(m->model->decoder, name, &number)) {
+        m->model->n_layers = fy_max(m->model->n_layers, number + 1);
+    }
+    if (strstr(name, ".experts.") != NULL &&
+        fy_glob_match_number(expert_pattern, name, strlen(name), &number) && number < INT64_MAX) {
+        m->model->n_experts = fy_max(m->model->n_experts, number + 1);
+    }
+}
+
+void fy_short_expert_pattern(const fy_decoder *decoder, char *pattern, size_t pattern_bytes)
+{
+    snprintf(pattern, pattern_bytes, "%s*.experts.{}.*", decoder->layers);
+}
+
+/* Gives tensors their rows, and notes layers, experts and a sample of every way. */
+static void sort_tensors(maker *m)
+{
+    char expert_pattern[MAX_PATTERN];
+    fy_short_expert_pattern(m->model->decoder, expert_pattern, sizeof expert_pattern);
+    for (size_t i = 0; i < m->model->n_tensors; i++) {
+        const fy_model_tensor *t         = &m->model->tensors[i];
+        bool                   in_layers = is_in_layers(m, t->name);
+        size_t                 module;
+        m->rows[i] = find_row(m, t->name, in_layers);
+        if (in_layers) {
+            note_numbers(m, t->name, expert_pattern);
+        }
+        if (m->rows[i] == NO_ROW) {
+            continue;
+        }
+        const fy_row *row   = m->entries[m->rows[i]].row;
+        fy_param      param = split_name(t->name, strlen(t->name), &module);
+        if ((row->raw || param == FY_PARAM_WEIGHT) && m->samples[row->way] == NULL) {
+            m->samples[row->way] = t;
+        }
+        if (!row->raw && row->way != FY_WAY_WHOLE && param == FY_PARAM_BLOCK_SCALE) {
+            m->model->facts.has_scales = true;
+        }
+    }
+}
+
+/* ---- rules ---- */
+
+/* Where the tensors of a zone are pinned; layers are placed by stages. NULL too for no memory. */
+static bool put_zone(const maker *m, fy_zone zone, json_t *rule)
+{
+    if (zone == FY_ZONE_LAYERS || m->model->mesh.size[FY_AXIS_PP] <= 1) {
+        return true;
+    }
+    json_t *on = json_pack("{s:i}", "pp", zone == FY_ZONE_LAST ? -1 : 0);
+    return json_object_set_new(rule, "on", on) == 0;
+}
+
+static json_t *make_rule(const maker *m, const char *match, fy_zone zone, json_t *shard)
+{
+    json_t *rule = json_object();
+    bool    done = json_object_set_new(rule, "match", json_string(match)) == 0;
+    done         = done && put_zone(m, zone, rule);
+    done         = done && (shard == NULL || json_object_set(rule, "shard", shard) == 0);
+    if (!done) {
+        json_decref(rule);
+        rule = NULL;
+    }
+    return rule;
+}
+
+static bool same_shape(const fy_model_tensor *a, const fy_model_tensor *b)
+{
+    return a->n_dims == b->n_dims &&
+           (a->n_dims == 0 || memcmp(a->shape, b->shape, a->n_dims * sizeof *a->shape) == 0);
+}
+
+static ferry_status note_unknown(maker *m, const char *name, ferry_error *error)
+{
+    if (json_array_append_new(m->unknown, json_string(name)) != 0) {
+        return fy_fail_no_memory(error, "the names of replicated tensors");
+    }
+    return FERRY_OK;
+}
+
+/* A rule for one tensor that its row's rule does not fit. */
+static ferry_status add_own_rule(maker *m, const fy_model_tensor *tensor, fy_zone zone,
+                                 json_t *shard, ferry_error *error)
+{
+    if (strpbrk(tensor->name, "*?") != NULL) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: \"%s\" needs a rule of its own, but its name has * or ?; write a "
+                       "layout file",
+                       m->model->facts.source_name, tensor->name);
+    }
+    if (json_array_append_new(m->own_rules, make_rule(m, tensor->name, zone, shard)) != 0) {
+        return fy_fail_no_memory(error, "the rules of a short form");
+    }
+    return FERRY_OK;
+}
+
+static ferry_status set_row_rule(maker *m, entry *e, size_t slot, const fy_model_tensor *tensor,
+                                 json_t *shard, ferry_error *error)
+{
+    char        match[MAX_PATTERN + 32];
+    const char *parameter = strrchr(tensor->name, '.');
+    snprintf(match, sizeof match, "%s%.31s", e->pattern,
+             e->row->raw || parameter == NULL ? "" : parameter);
+    e->first[slot] = tensor;
+    e->rules[slot] = make_rule(m, match, e->row->zone, shard);
+    return e->rules[slot] == NULL ? fy_fail_no_memory(error, "the rules of a short form")
+                                  : FERRY_OK;
+}
+
+/* Parameters with other names are whole; in a layer that needs no rule. */
+static ferry_status rule_other(maker *m, const entry *e, const fy_model_tensor *tensor,
+                               ferry_error *error)
+{
+    return e->row->zone == FY_ZONE_LAYERS ? FERRY_OK
+                                          : add_own_rule(m, tensor, e->row->zone, NULL, error);
+}
+
+static ferry_status rule_tensor(maker *m, size_t i, ferry_error *error)
+{
+    const fy_model_tensor *tensor = &m->model->tensors[i];
+    json_t                *shard  = NULL;
+    size_t                 module;
+    bool                   known;
+    if (m->rows[i] == NO_ROW) {
+        return note_unknown(m, tensor->name, error);
+    }
+    entry   *e     = &m->entries[m->rows[i]];
+    fy_param param = split_name(tensor->name, strlen(tensor->name), &module);
+    size_t   slot  = e->row->raw ? FY_PARAM_WEIGHT : param;
+    if (e->first[slot] != NULL && same_shape(e->first[slot], tensor) && e->known[slot]) {
+        return FERRY_OK;
+    }
+    ferry_status status =
+        fy_short_cut(&m->model->facts, e->row->way, (fy_param)slot, tensor, &shard, &known, error);
+    if (status == FERRY_OK && !known) {
+        status = note_unknown(m, tensor->name, error);
+    }
+    if (status == FERRY_OK && slot == FY_PARAM_OTHER) {
+        status = rule_other(m, e, tensor, error);
+    } else if (status == FERRY_OK && e->rules[slot] == NULL) {
+        e->known[slot] = known;
+        status         = set_row_rule(m, e, slot, tensor, shard, error);
+    } else if (status == FERRY_OK) {
+        const json_t *had  = json_object_get(e->rules[slot], "shard");
+        bool          same = had == NULL || shard == NULL ? had == shard : json_equal(had, shard);
+        status             = same ? status : add_own_rule(m, tensor, e->row->zone, shard, error);
+    }
+    json_decref(shard);
+    return status;
+}
+
+/* Appends a rule to a list that takes it over. */
+static bool append(json_t *list, json_t *rule)
+{
+    return json_array_append_new(list, rule) == 0;
+}
+
+static bool append_zone(maker *m, json_t *list, bool layers)
+{
+    for (size_t i = 0; i < m->n_entries; i++) {
+        entry *e = &m->entries[i];
+        for (size_t p = 0; p < FY_N_PARAMS; p++) {
+            if (e->rules[p] != NULL && (e->row->zone == FY_ZONE_LAYERS) == layers &&
+                json_array_append(list, e->rules[p]) != 0) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Single tensors, the layers' rows, other layer tensors, the rows outside, and all else. */
+static json_t *join_rules(maker *m)
+{
+    char layers[MAX_PATTERN];
+    snprintf(layers, sizeof layers, "%s*", m->model->decoder->layers);
+    json_t *list = json_array();
+    bool    done = list != NULL && json_array_extend(list, m->own_rules) == 0;
+    done         = done && append_zone(m, list, true);
+    done         = done && append(list, make_rule(m, layers, FY_ZONE_LAYERS, NULL));
+    done         = done && append_zone(m, list, false);
+    done         = done && append(list, make_rule(m, "*", FY_ZONE_FIRST, NULL));
+    if (!done) {
+        json_decref(list);
+        list = NULL;
+    }
+    return list;
+}
+
+static ferry_status make_rules(maker *m, ferry_error *error)
+{
+    ferry_status status = fy_facts_gather(&m->model->facts, m->samples, error);
+    m->own_rules        = json_array();
+    m->unknown          = json_array();
+    if (status == FERRY_OK && (m->own_rules == NULL || m->unknown == NULL)) {
+        status = fy_fail_no_memory(error, "the rules of a short form");
+    }
+    for (size_t i = 0; i < m->model->n_tensors && status == FERRY_OK; i++) {
+        status = rule_tensor(m, i, error);
+    }
+    return status;
+}
+
+static void cleanup(maker *m)
+{
+    for (size_t i = 0; m->entries != NULL && i < m->n_entries; i++) {
+        for (size_t p = 0; p < FY_N_PARAMS; p++) {
+            json_decref(m->entries[i].rules[p]);
+        }
+    }
+    fy_free(m->entries);
+    fy_free(m->rows);
+    json_decref(m->own_rules);
+    json_decref(m->unknown);
+}
+
+ferry_status fy_short_rules_make(fy_short_model *model, json_t **rules_out, json_t **unknown_out,
+                                 ferry_error *error)
+{
+    maker        m      = {.model = model};
+    json_t      *rules  = NULL;
+    ferry_status status = list_rows(&m, error);
+    if (status != FERRY_OK) {
+        goto out;
+    }
+    sort_tensors(&m);
+    status = make_rules(&m, error);
+    if (status != FERRY_OK) {
+        goto out;
+    }
+    rules = join_rules(&m);
+    if (rules == NULL) {
+        status = fy_fail_no_memory(error, "the rules of a short form");
+        goto out;
+    }
+    *rules_out   = rules;
+    *unknown_out = json_incref(m.unknown);
+out:
+    cleanup(&m);
+    return status;
+}

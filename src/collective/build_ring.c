@@ -1,0 +1,314 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * BASE: what a library without fused operations does, as rings. Every piece goes half up and half
+ * down its ring, so both directions are busy, and a rank hears from whom it writes to.
+ *
+ * A ring reduces in as many passes as it has ranks, less one: the piece of member c starts at its
+ * neighbours, and each rank that it comes to adds its own contribution; then finished pieces go
+ * round to be gathered.
+ */
+#include "collective/build.h"
+
+typedef struct ring {
+    fy_edge  up, down;
+    uint32_t size, me;
+    uint32_t use; /* of the next pass */
+} ring;
+
+/* What goes round: by member, a chunk or a part of each of n_cells chunks. */
+typedef struct load {
+    bool          parts;   /* pieces are parts, cell i of chunk i; else whole chunks, by member */
+    uint32_t      n_cells; /* of a piece */
+    fy_place_kind where;   /* the contributions: IN or OUT */
+} load;
+
+enum { UP = 0, DOWN = 1 };
+
+static ring ring_of(const fy_builder *b, fy_edge up, fy_edge down)
+{
+    const fy_topology *t = b->topology;
+    return (ring){up, down, fy_edge_group_size(t, up), fy_edge_group_index(t, up), 0};
+}
+
+static fy_edge edge_of(const ring *r, int direction)
+{
+    return direction == UP ? r->up : r->down;
+}
+
+/* The neighbour to which a direction leads, and the one from which it comes. */
+static uint32_t next_rank(const fy_builder *b, const ring *r, int direction)
+{
+    uint32_t index = direction == UP ? r->me + 1 : r->me + r->size - 1;
+    return fy_edge_group_rank(b->topology, r->up, index % r->size);
+}
+
+static fy_form form_to(const fy_builder *b, uint32_t rank)
+{
+    const fy_topology *t    = b->topology;
+    bool               near = rank / t->local_size == t->inter_rank;
+    return near && b->options->mapped ? FY_FORM_STORE : FY_FORM_PUT;
+}
+
+/* The member whose piece this rank sends in pass i of a reduction: up they come from behind. */
+static uint32_t member_at(const ring *r, int direction, uint32_t i)
+{
+    uint32_t back = (1 + i) % r->size;
+    return direction == UP ? (r->me + r->size - back) % r->size : (r->me + back) % r->size;
+}
+
+/* Half of a member's piece. */
+static fy_cut cut_of(const ring *r, const load *l, uint32_t member, int direction)
+{
+    fy_cut cut = l->parts ? fy_cut_part(r->size, member) : fy_cut_whole();
+    cut.n_sub  = 2;
+    cut.sub    = (uint32_t)direction;
+    return cut;
+}
+
+static fy_place contribution(const load *l, uint32_t member, uint32_t cell)
+{
+    uint32_t chunk = l->parts ? cell : member;
+    return l->where == FY_PLACE_IN ? fy_in(chunk) : fy_out(chunk);
+}
+
+static fy_place to_next(const fy_builder *b, const ring *r, int direction, uint32_t cell)
+{
+    uint32_t rank  = next_rank(b, r, direction);
+    fy_place place = fy_outbox(edge_of(r, direction), 0, cell, FY_ORIGIN_SUB);
+    if (form_to(b, rank) == FY_FORM_STORE) {
+        place.kind   = FY_PLACE_PEER_INBOX;
+        place.rank   = rank;
+        place.counts = true;
+    }
+    place.use = r->use;
+    return place;
+}
+
+static fy_place from_last(const fy_builder *b, const ring *r, int direction, uint32_t cell)
+{
+    uint32_t rank  = next_rank(b, r, direction == UP ? DOWN : UP);
+    fy_place place = fy_inbox(edge_of(r, direction), rank, cell, FY_ORIGIN_SUB);
+    place.counts   = rank / b->topology->local_size == b->topology->inter_rank;
+    place.use      = r->use - 1;
+    return place;
+}
+
+static void use_ring(fy_builder *b, const ring *r, const load *l, uint32_t n_uses)
+{
+    const fy_edge_need need = {1, l->n_cells, l->parts ? r->size : 1, 2, FY_ORIGIN_SUB, false};
+    for (int direction = UP; direction <= DOWN; direction++) {
+        fy_use_edge(b, edge_of(r, direction), &need);
+        b->schedule->edges[edge_of(r, direction)].uses = n_uses;
+    }
+}
+
+static void post(fy_builder *b, ring *r)
+{
+    fy_begin_links(b, FY_ACTION_POST, r->use);
+    for (int direction = UP; direction <= DOWN; direction++) {
+        uint32_t rank = next_rank(b, r, direction);
+        fy_add_link(b, edge_of(r, direction), form_to(b, rank), rank, 0);
+    }
+    fy_end_links(b);
+    r->use++;
+}
+
+static void wait(fy_builder *b, const ring *r)
+{
+    fy_begin_stage(b);
+    fy_begin_links(b, FY_ACTION_WAIT, r->use - 1);
+    for (int direction = UP; direction <= DOWN; direction++) {
+        fy_add_link(b, edge_of(r, direction), FY_FORM_STORE,
+                    next_rank(b, r, direction == UP ? DOWN : UP), 0);
+    }
+    fy_end_links(b);
+}
+
+/* One pass of a reduction, before its last: what came is added to and goes on. */
+static void reduce_pass(fy_builder *b, const ring *r, const load *l, uint32_t i)
+{
+    for (int direction = UP; direction <= DOWN; direction++) {
+        uint32_t member = member_at(r, direction, i);
+        for (uint32_t cell = 0; cell < l->n_cells; cell++) {
+            fy_begin_sum(b, cut_of(r, l, member, direction), false, false);
+            if (i > 0) {
+                fy_add_source(b, from_last(b, r, direction, cell));
+            }
+            fy_add_source(b, contribution(l, member, cell));
+            fy_add_target(b, to_next(b, r, direction, cell));
+            fy_end_sum(b);
+        }
+    }
+}
+
+/*
+ * Reduces so that member c has piece c. The last sum goes to the output, chunk `out`, where that
+ * is a chunk of this piece, and on round the ring if it will be gathered.
+ */
+static void ring_reduce(fy_builder *b, ring *r, const load *l, uint32_t out, bool gathered)
+{
+    fy_begin_stage(b);
+    for (uint32_t i = 0; i + 1 < r->size; i++) {
+        reduce_pass(b, r, l, i);
+        post(b, r);
+        wait(b, r);
+    }
+    for (int direction = UP; direction <= DOWN; direction++) {
+        for (uint32_t cell = 0; cell < l->n_cells; cell++) {
+            fy_begin_sum(b, cut_of(r, l, r->me, direction), false, false);
+            fy_add_source(b, from_last(b, r, direction, cell));
+            fy_add_source(b, contribution(l, r->me, cell));
+            if (l->n_cells == 1 || cell == out) {
+                fy_add_target(b, fy_out(l->n_cells == 1 ? out : 0));
+            }
+            if (gathered) {
+                fy_add_target(b, to_next(b, r, direction, cell));
+            }
+            fy_end_sum(b);
+        }
+    }
+}
+
+/* Where pieces end that come round. */
+typedef struct gathered {
+    bool     own;   /* memory of this rank's own, cell by member, and not the output */
+    uint32_t chunk; /* of the output, of parts; of several cells, the one that is kept in chunk 0 */
+} gathered;
+
+static void keep(fy_builder *b, const load *l, const gathered *g, uint32_t member, uint32_t cell)
+{
+    if (g->own) {
+        fy_add_target(b, fy_outbox(FY_EDGE_OWN, 0, member, FY_ORIGIN_BLOCK));
+    } else if (!l->parts) {
+        fy_add_target(b, fy_out(member));
+    } else if (l->n_cells == 1) {
+        fy_add_target(b, fy_out(g->chunk));
+    } else if (cell == g->chunk) {
+        fy_add_target(b, fy_out(0));
+    }
+}
+
+/* Passes on what every member has finished; the first send of each was made and not yet posted. */
+static void ring_gather(fy_builder *b, ring *r, const load *l, const gathered *g)
+{
+    for (uint32_t i = 1; i < r->size; i++) {
+        post(b, r);
+        wait(b, r);
+        for (int direction = UP; direction <= DOWN; direction++) {
+            uint32_t member = member_at(r, direction, i - 1);
+            for (uint32_t cell = 0; cell < l->n_cells; cell++) {
+                fy_begin_sum(b, cut_of(r, l, member, direction), false, false);
+                fy_add_source(b, from_last(b, r, direction, cell));
+                keep(b, l, g, member, cell);
+                if (i + 1 < r->size) {
+                    fy_add_target(b, to_next(b, r, direction, cell));
+                }
+                fy_end_sum(b);
+            }
+        }
+    }
+}
+
+static void send_own(fy_builder *b, ring *r, const load *l, fy_place from)
+{
+    for (int direction = UP; direction <= DOWN; direction++) {
+        fy_copy_piece(b, cut_of(r, l, r->me, direction), from, to_next(b, r, direction, 0));
+    }
+}
+
+static void all_reduce(fy_builder *b, ring *r, const load *l, uint32_t out)
+{
+    const gathered g = {false, out};
+    if (r->size == 1) { /* only a world of one has nobody to add to */
+        fy_begin_stage(b);
+        fy_copy_piece(b, fy_cut_whole(), fy_in(0), fy_out(0));
+        return;
+    }
+    use_ring(b, r, l, 2 * (r->size - 1));
+    ring_reduce(b, r, l, out, true);
+    ring_gather(b, r, l, &g);
+}
+
+/* All ranks' inputs, and then the sums of groups, in order of ranks. */
+static void gather_then_sum(fy_builder *b, ring *r)
+{
+    const fy_topology *t    = b->topology;
+    const load         l    = {false, 1, FY_PLACE_IN};
+    const gathered     g    = {true, 0};
+    const fy_edge_need need = {1, t->world_size, 1, 1, FY_ORIGIN_BLOCK, false};
+    fy_use_edge(b, FY_EDGE_OWN, &need);
+    use_ring(b, r, &l, r->size - 1);
+    fy_begin_stage(b);
+    send_own(b, r, &l, fy_in(0));
+    ring_gather(b, r, &l, &g);
+    for (uint32_t dp_rank = 0; dp_rank < t->dp; dp_rank++) {
+        fy_begin_sum(b, fy_cut_whole(), false, false);
+        for (uint32_t tp_rank = 0; tp_rank < t->tp; tp_rank++) {
+            uint32_t rank = fy_topology_rank_of(t, tp_rank, dp_rank);
+            fy_add_source(b, rank == t->world_rank
+                                 ? fy_in(0)
+                                 : fy_outbox(FY_EDGE_OWN, 0, rank, FY_ORIGIN_BLOCK));
+        }
+        fy_add_target(b, fy_out(dp_rank));
+        fy_end_sum(b);
+    }
+}
+
+static void build_one(fy_builder *b)
+{
+    const fy_topology *t      = b->topology;
+    ring               world  = ring_of(b, FY_EDGE_WORLD_UP, FY_EDGE_WORLD_DOWN);
+    const load         chunks = {false, 1, FY_PLACE_IN};
+    const load         parts  = {true, fy_op_in_chunks(t, b->schedule->op), FY_PLACE_IN};
+    const gathered     out    = {false, 0};
+    switch (b->schedule->op) {
+    case FERRY_MIXED_ALL_GATHER:
+        use_ring(b, &world, &chunks, world.size - 1);
+        fy_begin_stage(b);
+        fy_copy_piece(b, fy_cut_whole(), fy_in(0), fy_out(t->dp_rank));
+        send_own(b, &world, &chunks, fy_in(0));
+        ring_gather(b, &world, &chunks, &out);
+        break;
+    case FERRY_MIXED_REDUCE_SCATTER:
+        use_ring(b, &world, &chunks, world.size - 1);
+        ring_reduce(b, &world, &chunks, 0, false);
+        break;
+    case FERRY_MIXED_ALL_REDUCE_ALL_GATHER:
+        gather_then_sum(b, &world);
+        break;
+    default: /* all-reduce; behind a reduce-scatter, of all chunks, of which this rank keeps one */
+        all_reduce(b, &world, &parts, parts.n_cells > 1 ? t->dp_rank : 0);
+    }
+}
+
+static void build_tp_dp(fy_builder *b)
+{
+    const fy_topology *t  = b->topology;
+    ring               tp = ring_of(b, FY_EDGE_TP_UP, FY_EDGE_TP_DOWN);
+    ring               dp = ring_of(b, FY_EDGE_DP_UP, FY_EDGE_DP_DOWN);
+    if (fy_op_scatters(b->schedule->op)) {
+        const load chunks = {false, 1, FY_PLACE_IN};
+        const load result = {true, 1, FY_PLACE_OUT};
+        use_ring(b, &dp, &chunks, dp.size - 1);
+        ring_reduce(b, &dp, &chunks, 0, false);
+        all_reduce(b, &tp, &result, 0);
+    } else {
+        const load     input  = {true, 1, FY_PLACE_IN};
+        const load     chunks = {false, 1, FY_PLACE_OUT};
+        const gathered out    = {false, 0};
+        all_reduce(b, &tp, &input, t->dp_rank);
+        use_ring(b, &dp, &chunks, dp.size - 1);
+        fy_begin_stage(b);
+        send_own(b, &dp, &chunks, fy_out(t->dp_rank));
+        ring_gather(b, &dp, &chunks, &out);
+    }
+}
+
+void fy_build_ring(fy_builder *b)
+{
+    if (b->schedule->mode == FERRY_MIXED_BASE_ONE) {
+        build_one(b);
+    } else {
+        build_tp_dp(b);
+    }
+}

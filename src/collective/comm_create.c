@@ -1,0 +1,470 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* The making of a handle, and what it says of itself. */
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/config.h"
+#include "collective/comm.h"
+#include "collective/tune.h"
+#include "transport/agree.h"
+#include "world/world.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_LANES = 1024 };
+
+static ferry_status check_options(const ferry_mixed_comm_options *options, ferry_error *error)
+{
+    if (options->struct_size < sizeof *options) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_mixed_comm_options has struct_size %zu; use "
+                       "FERRY_MIXED_COMM_OPTIONS_INIT",
+                       options->struct_size);
+    }
+    if (options->dtype != FERRY_F16 && options->dtype != FERRY_BF16 &&
+        options->dtype != FERRY_F32) {
+        ferry_dtype dtype                        = {0, 0};
+        char        name[FERRY_DTYPE_TEXT_BYTES] = "bytes";
+        if (ferry_dtype_of(options->dtype, &dtype, NULL) == FERRY_OK) {
+            ferry_dtype_format(dtype, name);
+        }
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "mixed collectives sum f16, bf16 and f32, not dtype %u (%s)", options->dtype,
+                       name);
+    }
+    if (options->device.kind != FERRY_MEMORY_HOST) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "mixed collectives of this version run on hosts: device kind %u is none of "
+                       "theirs",
+                       options->device.kind);
+    }
+    if (options->grid_size > MOST_LANES) {
+        return fy_fail(error, FERRY_ERR_LIMIT, "grid_size %u is more than %d", options->grid_size,
+                       (int)MOST_LANES);
+    }
+    if (options->min_block_size == 0 || options->min_num_steps == 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "min_block_size %u and min_num_steps %u must be at least 1",
+                       options->min_block_size, options->min_num_steps);
+    }
+    return FERRY_OK;
+}
+
+/* The world's own nodes, where the caller has not said any: equal ones, of ranks in order. */
+static ferry_status wish_of_world(const ferry_world *world, fy_topology_wish *wish,
+                                  ferry_error *error)
+{
+    uint32_t local = world->n_local_ranks;
+    for (uint32_t rank = 0; rank < world->n_ranks; rank++) {
+        if (world->n_ranks % local != 0 || world->node_of[rank] != rank / local) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "the world's %u ranks are not on nodes of %u ranks in order (rank %u is "
+                           "on node %u): give local_size and inter_size",
+                           world->n_ranks, local, rank, world->node_of[rank]);
+        }
+    }
+    wish->world_rank = world->rank;
+    wish->world_size = world->n_ranks;
+    wish->local_rank = world->rank % local;
+    wish->local_size = local;
+    wish->inter_rank = world->rank / local;
+    wish->inter_size = world->n_ranks / local;
+    return FERRY_OK;
+}
+
+static ferry_status find_topology(const ferry_world *world, const ferry_mixed_comm_options *options,
+                                  fy_topology *topology_out, ferry_error *error)
+{
+    fy_topology_wish wish   = {options->world_rank,    options->world_size,    options->local_rank,
+                               options->local_size,    options->inter_rank,    options->inter_size,
+                               options->local_tp_size, options->local_dp_size, options->inter_tp_size,
+                               options->inter_dp_size};
+    ferry_status     status = FERRY_OK;
+    if (wish.world_size == 0 && wish.local_size == 0 && wish.inter_size == 0) {
+        status = wish_of_world(world, &wish, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_topology_make(&wish, topology_out, error);
+    }
+    if (status == FERRY_OK &&
+        (topology_out->world_size != world->n_ranks || topology_out->world_rank != world->rank)) {
+        status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "world_rank %u of world_size %u is not this rank, which is %u of %u",
+                         topology_out->world_rank, topology_out->world_size, world->rank,
+                         world->n_ranks);
+    }
+    return status;
+}
+
+/* Usable cores for each rank of a node; where ranks outnumber cores each has one lane. */
+static uint32_t default_grid(const ferry_world *world, const fy_topology *topology)
+{
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    int n = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    if (world->threads || n < (int)topology->local_size || world->spin_ns == 0) {
+        return 1;
+    }
+    return (uint32_t)n / topology->local_size;
+}
+
+/* What must be the same on all ranks, by name. */
+typedef struct shared_options {
+    uint64_t values[16];
+} shared_options;
+
+static const char *const shared_names[] = {
+    "local_size",      "inter_size",     "local_tp_size",  "inter_tp_size",
+    "dtype",           "grid_size",      "max_block_size", "min_block_size",
+    "min_num_steps",   "use_autotune",   "deterministic",  "only_construct",
+    "transport given", "autotune_bytes", "staging_bytes",  "should_init_nvshmem",
+};
+_Static_assert(sizeof shared_names / sizeof shared_names[0] == 16, "a name for each value");
+
+static shared_options shared_of(const ferry_mixed_comm *comm)
+{
+    const ferry_mixed_comm_options *o = &comm->options;
+    const fy_topology              *t = &comm->topology;
+    return (shared_options){{t->local_size, t->inter_size, t->local_tp, t->inter_tp, o->dtype,
+                             o->grid_size, o->max_block_size, o->min_block_size, o->min_num_steps,
+                             o->use_autotune, o->deterministic, o->only_construct,
+                             o->transport != NULL, o->autotune_bytes, o->staging_bytes,
+                             o->should_init_nvshmem}};
+}
+
+static ferry_status compare_options(const ferry_mixed_comm *comm, const fy_votes *votes,
+                                    ferry_error *error)
+{
+    size_t         at = 0, n_bytes = 0;
+    shared_options first, other;
+    memcpy(&first, fy_votes_next(votes, 0, &at, &n_bytes), sizeof first);
+    for (uint32_t rank = 1; rank < comm->world->n_ranks; rank++) {
+        memcpy(&other, fy_votes_next(votes, rank, &at, &n_bytes), sizeof other);
+        for (size_t i = 0; i < 16; i++) {
+            /* 0 lanes: each rank counts its cores, and the fewest of them hold for all. */
+            if (first.values[i] != other.values[i]) {
+                return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                               "mixed collective: %s is %llu on rank 0 but %llu on rank %u; it "
+                               "must be the same on all ranks",
+                               shared_names[i], (unsigned long long)first.values[i],
+                               (unsigned long long)other.values[i], rank);
+            }
+        }
+    }
+    return FERRY_OK;
+}
+
+/* All ranks bring valid options that agree, or all fail. */
+static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, ferry_error *error)
+{
+    shared_options mine = {{0}};
+    ferry_error    own  = {{0}};
+    if (status == FERRY_OK) {
+        mine = shared_of(comm);
+    } else if (error != NULL) {
+        own = *error;
+    }
+    fy_vote      vote   = {status, &own, &mine, sizeof mine};
+    fy_votes     votes  = {0};
+    ferry_status agreed = fy_votes_gather(comm->world, &vote, &votes, error);
+    if (agreed == FERRY_OK) {
+        agreed = fy_votes_status(&votes, error);
+    }
+    return agreed == FERRY_OK ? compare_options(comm, &votes, error) : agreed;
+}
+
+/* The fewest lanes that any rank has cores for, where the caller left it open. */
+static ferry_status agree_on_lanes(ferry_mixed_comm *comm, ferry_error *error)
+{
+    uint32_t    mine    = comm->options.grid_size;
+    const void *all     = NULL;
+    mine                = mine != 0 ? mine : default_grid(comm->world, &comm->topology);
+    ferry_status status = ferry_world_all_gather(comm->world, &mine, sizeof mine, &all, error);
+    for (uint32_t rank = 0; status == FERRY_OK && rank < comm->world->n_ranks; rank++) {
+        uint32_t other;
+        memcpy(&other, (const char *)all + rank * sizeof other, sizeof other);
+        mine = other < mine ? other : mine;
+    }
+    comm->n_lanes = mine;
+    return status;
+}
+
+static ferry_status keep_texts(ferry_mixed_comm *comm, ferry_error *error)
+{
+    const char *file    = comm->options.tune_file;
+    file                = file != NULL ? file : fy_config_text("FERRY_TUNE_FILE");
+    comm->own_engines   = comm->options.engines == NULL ? NULL : fy_strdup(comm->options.engines);
+    comm->own_tune_file = file == NULL ? NULL : fy_strdup(file);
+    if ((comm->options.engines != NULL && comm->own_engines == NULL) ||
+        (file != NULL && comm->own_tune_file == NULL)) {
+        return fy_fail_no_memory(error, "a mixed collective");
+    }
+    comm->options.engines   = comm->own_engines;
+    comm->options.tune_file = comm->own_tune_file;
+    return FERRY_OK;
+}
+
+static void list_ops(ferry_mixed_comm *comm)
+{
+    for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
+        if (fy_topology_has_op(&comm->topology, op)) {
+            comm->ops[comm->n_ops++] = op;
+        }
+    }
+    /* Until memory is opened it is not known whether ranks can read each other's. */
+    for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
+        if (fy_topology_has_mode(&comm->topology, mode, true, comm->options.deterministic)) {
+            comm->modes[comm->n_modes++] = mode;
+        }
+    }
+}
+
+/* What a rank can find out by itself. */
+static ferry_status set_up(ferry_mixed_comm *comm, ferry_error *error)
+{
+    ferry_mixed_comm_options *o      = &comm->options;
+    ferry_status              status = check_options(o, error);
+    if (status == FERRY_OK) {
+        status = find_topology(comm->world, o, &comm->topology, error);
+    }
+    if (status == FERRY_OK && o->transport != NULL && o->transport->world != comm->world) {
+        status = fy_fail(error, FERRY_ERR_MISUSE,
+                         "the transport of the options belongs to another world");
+    }
+    if (status == FERRY_OK) {
+        status = keep_texts(comm, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    comm->type          = o->dtype == FERRY_F16    ? FY_SUM_F16
+                          : o->dtype == FERRY_BF16 ? FY_SUM_BF16
+                                                   : FY_SUM_F32;
+    comm->element_bytes = (uint32_t)fy_sum_type_bytes(comm->type);
+    comm->n_slots       = FY_N_SLOTS;
+    comm->request       = fy_alloc_zeroed(1, sizeof *comm->request);
+    if (comm->request == NULL) {
+        return fy_fail_no_memory(error, "a mixed collective");
+    }
+    comm->request->comm = comm;
+    list_ops(comm);
+    if (o->transport != NULL) {
+        fy_transport_retain(o->transport);
+        comm->transport = o->transport;
+    }
+    return FERRY_OK;
+}
+
+static ferry_status init_all(ferry_mixed_comm *comm, ferry_error *error)
+{
+    ferry_status status = ferry_mixed_comm_init_virtual_memory(comm, error);
+    if (status == FERRY_OK) {
+        status = ferry_mixed_comm_init_nvshmem(comm, error);
+    }
+    if (status == FERRY_OK && comm->options.use_autotune) {
+        status = comm->own_tune_file != NULL ? fy_tune_load(comm, comm->own_tune_file, error)
+                                             : ferry_mixed_comm_run_autotune(comm, error);
+    }
+    /* So that none begins a call, and perhaps breaks the handle, before all have their own. */
+    return fy_agree(comm->world, status, error);
+}
+
+ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_options *options,
+                                     ferry_mixed_comm **comm_out, ferry_error *error)
+{
+    const ferry_mixed_comm_options defaults = FERRY_MIXED_COMM_OPTIONS_INIT;
+    ferry_error                    own;
+    error = error == NULL ? &own : error;
+    if (world == NULL || comm_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_mixed_comm_create needs a world and a place for the handle");
+    }
+    ferry_mixed_comm *comm = fy_alloc_zeroed(1, sizeof *comm);
+    if (comm == NULL) {
+        return fy_agree(world, fy_fail_no_memory(error, "a mixed collective"), error);
+    }
+    comm->options = defaults;
+    if (options != NULL && options->struct_size >= sizeof defaults) {
+        comm->options = *options;
+    } else if (options != NULL) { /* shorter than what may be read; set_up says so */
+        comm->options.struct_size = options->struct_size;
+    }
+    comm->world = world;
+    fy_world_retain(world);
+    pthread_mutex_init(&comm->network, NULL);
+    ferry_status status = agree(comm, set_up(comm, error), error);
+    if (status == FERRY_OK) {
+        status = agree_on_lanes(comm, error);
+    }
+    if (status == FERRY_OK && !comm->options.only_construct) {
+        status = init_all(comm, error);
+    }
+    if (status != FERRY_OK) {
+        ferry_mixed_comm_destroy(comm);
+        return status;
+    }
+    *comm_out = comm;
+    return FERRY_OK;
+}
+
+void ferry_mixed_comm_destroy(ferry_mixed_comm *comm)
+{
+    if (comm == NULL) {
+        return;
+    }
+    fy_comm_release_request(comm);
+    if (!comm->finished) {
+        ferry_mixed_comm_shutdown(comm, NULL);
+    }
+    fy_tune_destroy(comm->tuning);
+    fy_free(comm->own_engines);
+    fy_free(comm->own_tune_file);
+    pthread_mutex_destroy(&comm->network);
+    ferry_world_destroy(comm->world);
+    fy_free(comm);
+}
+
+static ferry_status check_query(const ferry_mixed_comm *comm, const void *out, const char *what,
+                                ferry_error *error)
+{
+    if (comm == NULL || out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s needs a mixed collective and a place for its answer", what);
+    }
+    return FERRY_OK;
+}
+
+ferry_status ferry_mixed_comm_get_valid_op_list(const ferry_mixed_comm *comm,
+                                                const uint32_t **ops_out, size_t *n_out,
+                                                ferry_error *error)
+{
+    ferry_status status =
+        check_query(comm, ops_out == NULL ? NULL : n_out, "get_valid_op_list", error);
+    if (status == FERRY_OK) {
+        *ops_out = comm->ops;
+        *n_out   = comm->n_ops;
+    }
+    return status;
+}
+
+bool fy_comm_has_mode(const ferry_mixed_comm *comm, uint32_t mode)
+{
+    for (size_t i = 0; i < comm->n_modes; i++) {
+        if (comm->modes[i] == mode) {
+            return true;
+        }
+    }
+    return false;
+}
+
+ferry_status ferry_mixed_comm_get_valid_mode_list(const ferry_mixed_comm *comm,
+                                                  const uint32_t **modes_out, size_t *n_out,
+                                                  ferry_error *error)
+{
+    ferry_status status =
+        check_query(comm, modes_out == NULL ? NULL : n_out, "get_valid_mode_list", error);
+    if (status == FERRY_OK) {
+        *modes_out = comm->modes;
+        *n_out     = comm->n_modes;
+    }
+    return status;
+}
+
+ferry_status ferry_mixed_comm_get_counts(const ferry_mixed_comm *comm,
+                                         ferry_mixed_counts *counts_out, ferry_error *error)
+{
+    ferry_status status = check_query(comm, counts_out, "get_counts", error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    ferry_mixed_counts counts = {.struct_size = sizeof counts, .calls = comm->n_calls};
+    for (uint32_t i = 0; comm->lanes != NULL && i < comm->n_lanes; i++) {
+        const fy_lane *lane = &comm->lanes[i];
+        counts.steps += lane->n_steps_done;
+        counts.waits = fy_max(counts.waits, lane->n_waits);
+        counts.inside_bytes_written += lane->inside_written;
+        counts.inside_bytes_read += lane->inside_read;
+        counts.between_bytes += lane->between;
+    }
+    return fy_copy_out(&counts, sizeof counts, counts_out, "ferry_mixed_counts", error);
+}
+
+ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *error)
+{
+    if (comm == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "reset_counts needs a mixed collective");
+    }
+    comm->n_calls = 0;
+    for (uint32_t i = 0; comm->lanes != NULL && i < comm->n_lanes; i++) {
+        fy_lane *lane      = &comm->lanes[i];
+        lane->n_steps_done = lane->n_waits = 0;
+        lane->inside_written = lane->inside_read = lane->between = 0;
+    }
+    return FERRY_OK;
+}
+
+/* The engine towards the first other rank inside the node, or on another node; "" if none is. */
+static const char *engine_towards(const ferry_mixed_comm *comm, bool inside)
+{
+    const fy_topology *t      = &comm->topology;
+    const char        *engine = "";
+    uint32_t rank = inside ? (t->local_rank + 1) % t->local_size + t->inter_rank * t->local_size
+                           : (t->world_rank + t->local_size) % t->world_size;
+    if (comm->transport != NULL && rank != t->world_rank) {
+        ferry_transport_peer(comm->transport, rank, &engine, NULL, NULL);
+    }
+    return engine;
+}
+
+static const char *note_on(const ferry_mixed_comm *comm)
+{
+    if (comm->topology.inter_size == 1) {
+        return "one node: nothing is between";
+    }
+    return strstr(engine_towards(comm, false), "ucx") != NULL
+               ? "UCX stands in for NVSHMEM on hosts"
+               : "the transport's own engine stands in for NVSHMEM on hosts";
+}
+
+ferry_status ferry_mixed_comm_describe(const ferry_mixed_comm *comm,
+                                       ferry_mixed_comm_info *info_out, ferry_error *error)
+{
+    ferry_status status = check_query(comm, info_out, "describe", error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    const fy_topology    *t    = &comm->topology;
+    ferry_mixed_comm_info info = {
+        .struct_size    = sizeof info,
+        .world_rank     = t->world_rank,
+        .world_size     = t->world_size,
+        .local_rank     = t->local_rank,
+        .local_size     = t->local_size,
+        .inter_rank     = t->inter_rank,
+        .inter_size     = t->inter_size,
+        .local_tp_size  = t->local_tp,
+        .local_dp_size  = t->local_dp,
+        .inter_tp_size  = t->inter_tp,
+        .inter_dp_size  = t->inter_dp,
+        .tp_rank        = t->tp_rank,
+        .tp_size        = t->tp,
+        .dp_rank        = t->dp_rank,
+        .dp_size        = t->dp,
+        .dtype          = comm->options.dtype,
+        .grid_size      = comm->n_lanes,
+        .max_block_size = comm->limits.most_lines / (FERRY_MIXED_BLOCK_BYTES / FY_LINE_BYTES),
+        .staging_bytes  = (comm->layout.lane_bytes[FY_REGION_INSIDE] +
+                          comm->layout.lane_bytes[FY_REGION_BETWEEN]) *
+                         comm->n_lanes,
+        .virtual_memory = comm->inside_ready,
+        .multicast      = comm->opened && comm->mapped,
+        .between_nodes  = comm->between_ready,
+        .tuned          = comm->tuning != NULL,
+        .deterministic  = comm->options.deterministic,
+        .inside_engine  = engine_towards(comm, true),
+        .between_engine = t->inter_size > 1 ? engine_towards(comm, false) : "",
+        .between_note   = note_on(comm)};
+    return fy_copy_out(&info, sizeof info, info_out, "ferry_mixed_comm_info", error);
+}

@@ -1,0 +1,327 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* What a handle opens, and in which order it lets go of it. */
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "collective/comm.h"
+#include "transport/agree.h"
+#include "world/world.h"
+
+#include <string.h>
+
+/* Inside a node blocks of a few hundred KiB stay in the caches; between nodes puts want length. */
+static const uint64_t STAGING_INSIDE  = (uint64_t)16 << 20;
+static const uint64_t STAGING_BETWEEN = (uint64_t)64 << 20;
+
+static uint32_t rank_of_local(const fy_topology *t, uint32_t local_rank)
+{
+    return local_rank + t->inter_rank * t->local_size;
+}
+
+/* Whether all other ranks of the node can be looked into, on every node. */
+static ferry_status find_mapped(ferry_mixed_comm *comm, ferry_error *error)
+{
+    const fy_topology *t    = &comm->topology;
+    uint8_t            mine = 1;
+    const void        *all  = NULL;
+    for (uint32_t i = 0; i < t->local_size; i++) {
+        uint32_t rank = rank_of_local(t, i);
+        mine &= rank == t->world_rank ||
+                (fy_transport_capabilities(comm->transport, rank) & FERRY_CAN_PEER_POINTER) != 0;
+    }
+    ferry_status status = ferry_world_all_gather(comm->world, &mine, 1, &all, error);
+    if (status == FERRY_OK) {
+        comm->mapped = memchr(all, 0, t->world_size) == NULL;
+    }
+    return status;
+}
+
+static ferry_status build_schedule(ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
+                                   ferry_error *error)
+{
+    fy_schedule_options options = {comm->options.deterministic, comm->mapped};
+    fy_schedule        *built   = fy_alloc_zeroed(1, sizeof *built);
+    if (built == NULL) {
+        return fy_fail_no_memory(error, "a schedule");
+    }
+    comm->schedules[op][mode] = built;
+    return fy_schedule_build(&comm->topology, op, mode, &options, built, error);
+}
+
+static ferry_status build_schedules(ferry_mixed_comm *comm, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    comm->n_modes       = 0;
+    for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
+        if (!fy_topology_has_mode(&comm->topology, mode, comm->mapped,
+                                  comm->options.deterministic)) {
+            continue;
+        }
+        comm->modes[comm->n_modes++] = mode;
+        for (size_t i = 0; status == FERRY_OK && i < comm->n_ops; i++) {
+            status = build_schedule(comm, comm->ops[i], mode, error);
+        }
+    }
+    return status;
+}
+
+static size_t most_sources(const ferry_mixed_comm *comm)
+{
+    size_t most = 1;
+    for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
+        for (uint32_t mode = 0; mode < FERRY_MIXED_N_MODES; mode++) {
+            const fy_schedule *schedule = comm->schedules[op][mode];
+            for (uint32_t i = 0; schedule != NULL && i < schedule->n_actions; i++) {
+                const fy_action *action = &schedule->actions[i];
+                most = action->kind == FY_ACTION_SUM ? fy_max(most, action->n) : most;
+            }
+        }
+    }
+    return most;
+}
+
+static ferry_status make_lanes(ferry_mixed_comm *comm, ferry_error *error)
+{
+    size_t n_sources = most_sources(comm);
+    comm->lanes      = fy_alloc_zeroed(comm->n_lanes, sizeof *comm->lanes);
+    if (comm->lanes == NULL) {
+        return fy_fail_no_memory(error, "the lanes of a mixed collective");
+    }
+    for (uint32_t i = 0; i < comm->n_lanes; i++) {
+        comm->lanes[i].comm    = comm;
+        comm->lanes[i].index   = i;
+        comm->lanes[i].done    = true;
+        comm->lanes[i].sources = fy_alloc_zeroed(n_sources, sizeof *comm->lanes[i].sources);
+        if (comm->lanes[i].sources == NULL) {
+            return fy_fail_no_memory(error, "the lanes of a mixed collective");
+        }
+    }
+    return comm->n_lanes > 1 ? fy_team_create(comm->n_lanes, &comm->team, error) : FERRY_OK;
+}
+
+/*
+ * A block's size counts what a worker takes at a time. A thread of a GPU takes 16 bytes; here it is
+ * FERRY_MIXED_BLOCK_BYTES, so that the smallest block of several steps, 256 of them, costs more
+ * than the hand-off between two ranks on one core.
+ */
+static uint32_t lines_of(uint32_t block_size)
+{
+    uint64_t lines = (uint64_t)block_size * (FERRY_MIXED_BLOCK_BYTES / FY_LINE_BYTES);
+    return lines < UINT32_MAX ? (uint32_t)lines : UINT32_MAX;
+}
+
+static void make_layout(ferry_mixed_comm *comm)
+{
+    uint64_t staging = comm->options.staging_bytes;
+    if (staging == 0) {
+        staging = comm->topology.inter_size > 1 ? STAGING_BETWEEN : STAGING_INSIDE;
+    }
+    fy_layout_make(comm, fy_layout_fit(comm, staging), &comm->layout);
+    comm->limits = (fy_geometry_limits){
+        .n_lanes    = comm->n_lanes,
+        .most_lines = (uint32_t)(comm->layout.most_elements * comm->element_bytes / FY_LINE_BYTES),
+        .max_lines  = lines_of(comm->options.max_block_size),
+        .min_lines  = lines_of(comm->options.min_block_size),
+        .min_steps  = comm->options.min_num_steps,
+    };
+}
+
+/* Where the node's ranks have their parts of a region. */
+static ferry_status find_peers(const ferry_mixed_comm *comm, const ferry_region *region,
+                               char ***peers_out, ferry_error *error)
+{
+    const fy_topology *t     = &comm->topology;
+    char             **peers = fy_alloc_zeroed(t->local_size, sizeof *peers);
+    if (peers == NULL) {
+        return fy_fail_no_memory(error, "pointers to peers");
+    }
+    for (uint32_t i = 0; comm->mapped && i < t->local_size; i++) {
+        uint32_t rank = rank_of_local(t, i);
+        peers[i] =
+            rank == t->world_rank ? ferry_region_base(region) : ferry_region_pointer(region, rank);
+    }
+    *peers_out = peers;
+    return FERRY_OK;
+}
+
+static ferry_status find_bells(ferry_mixed_comm *comm, ferry_error *error)
+{
+    const fy_topology *t = &comm->topology;
+    comm->bells          = fy_alloc_zeroed(t->local_size, sizeof *comm->bells);
+    if (comm->bells == NULL) {
+        return fy_fail_no_memory(error, "bells");
+    }
+    for (uint32_t i = 0; comm->mapped && i < t->local_size; i++) {
+        comm->bells[i] = comm->world->bell_of(comm->world, rank_of_local(t, i));
+    }
+    return FERRY_OK;
+}
+
+/* What needs no other rank; a failure of one must become that of all. */
+static ferry_status prepare(ferry_mixed_comm *comm, ferry_error *error)
+{
+    ferry_status status = build_schedules(comm, error);
+    if (status == FERRY_OK) {
+        make_layout(comm);
+        status = make_lanes(comm, error);
+    }
+    return status == FERRY_OK ? find_bells(comm, error) : status;
+}
+
+ferry_status fy_comm_open(ferry_mixed_comm *comm, ferry_error *error)
+{
+    if (comm->opened) {
+        return FERRY_OK;
+    }
+    ferry_status status = FERRY_OK;
+    if (comm->transport == NULL) {
+        status = ferry_transport_open(comm->world, comm->own_engines, &comm->transport, error);
+    }
+    if (status == FERRY_OK) {
+        status = find_mapped(comm, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_agree(comm->world, prepare(comm, error), error);
+    }
+    if (status == FERRY_OK) {
+        status = ferry_region_alloc(comm->transport, fy_control_bytes(comm), &comm->control, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_agree(comm->world, find_peers(comm, comm->control, &comm->peer_controls, error),
+                          error);
+    }
+    comm->opened = status == FERRY_OK;
+    return status;
+}
+
+/* Boxes of a region, and where the node's ranks have theirs. Collective. */
+static ferry_status open_region(ferry_mixed_comm *comm, fy_region_index index, ferry_error *error)
+{
+    ferry_status status = fy_comm_open(comm, error);
+    uint64_t     bytes  = comm->layout.lane_bytes[index] * comm->n_lanes;
+    if (status != FERRY_OK || bytes == 0) {
+        return status;
+    }
+    status = ferry_region_alloc(comm->transport, bytes, &comm->regions[index], error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    comm->own[index] = ferry_region_base(comm->regions[index]);
+    return fy_agree(comm->world, find_peers(comm, comm->regions[index], &comm->peers[index], error),
+                    error);
+}
+
+static ferry_status check_open(ferry_mixed_comm *comm, const char *what, ferry_error *error)
+{
+    if (comm == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%s needs a mixed collective", what);
+    }
+    if (comm->finished) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "%s after shutdown; only destroy may follow", what);
+    }
+    return fy_comm_state(comm, error);
+}
+
+static ferry_status init_region(ferry_mixed_comm *comm, const char *what, fy_region_index index,
+                                bool *ready, ferry_error *error)
+{
+    ferry_status status = check_open(comm, what, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (atomic_exchange(&comm->busy, true)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s: another thread, or a request, uses this handle now", what);
+    }
+    if (!*ready) {
+        status = open_region(comm, index, error);
+        *ready = status == FERRY_OK;
+    }
+    if (status != FERRY_OK) {
+        fy_comm_break(comm, status, "%s failed", what);
+    }
+    atomic_store(&comm->busy, false);
+    return status;
+}
+
+ferry_status ferry_mixed_comm_init_virtual_memory(ferry_mixed_comm *comm, ferry_error *error)
+{
+    return init_region(comm, "init_virtual_memory", FY_REGION_INSIDE,
+                       comm == NULL ? NULL : &comm->inside_ready, error);
+}
+
+ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, ferry_error *error)
+{
+    if (comm != NULL && !comm->options.should_init_nvshmem && comm->options.transport == NULL &&
+        comm->topology.inter_size > 1) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "init_nvshmem: should_init_nvshmem is false, so the engine between the %u "
+                       "nodes must be opened by the caller: pass options.transport",
+                       comm->topology.inter_size);
+    }
+    return init_region(comm, "init_nvshmem", FY_REGION_BETWEEN,
+                       comm == NULL ? NULL : &comm->between_ready, error);
+}
+
+static void free_schedules(ferry_mixed_comm *comm)
+{
+    for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
+        for (uint32_t mode = 0; mode < FERRY_MIXED_N_MODES; mode++) {
+            if (comm->schedules[op][mode] != NULL) {
+                fy_schedule_cleanup(comm->schedules[op][mode]);
+                fy_free(comm->schedules[op][mode]);
+                comm->schedules[op][mode] = NULL;
+            }
+        }
+    }
+}
+
+void fy_comm_close(ferry_mixed_comm *comm)
+{
+    for (int i = FY_N_REGIONS - 1; i >= 0; i--) {
+        ferry_region_free(comm->regions[i]);
+        fy_free(comm->peers[i]);
+        comm->regions[i] = NULL;
+        comm->peers[i]   = NULL;
+        comm->own[i]     = NULL;
+    }
+    ferry_region_free(comm->control);
+    comm->control = NULL;
+    fy_free(comm->peer_controls);
+    comm->peer_controls = NULL;
+    fy_free(comm->bells);
+    comm->bells = NULL;
+    fy_team_destroy(comm->team);
+    comm->team = NULL;
+    for (uint32_t i = 0; comm->lanes != NULL && i < comm->n_lanes; i++) {
+        fy_free(comm->lanes[i].sources);
+    }
+    fy_free(comm->lanes);
+    comm->lanes = NULL;
+    free_schedules(comm);
+    ferry_transport_close(comm->transport);
+    comm->transport = NULL;
+    comm->opened = comm->inside_ready = comm->between_ready = false;
+}
+
+ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_error *error)
+{
+    if (comm == NULL || comm->finished) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "shutdown needs a mixed collective that was not shut down before");
+    }
+    if (atomic_exchange(&comm->busy, true)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "shutdown: another thread, or a request, uses this handle now");
+    }
+    ferry_status status = fy_comm_state(comm, error);
+    if (status == FERRY_OK && comm->opened) {
+        pthread_mutex_lock(&comm->network);
+        fy_board_write(comm, comm->call.number + 1, FY_OP_SHUTDOWN, 0, 0, false);
+        fy_board_tell(comm); /* who still calls the handle is told that nobody will answer */
+        pthread_mutex_unlock(&comm->network);
+    }
+    fy_comm_close(comm);
+    comm->finished = true;
+    atomic_store(&comm->busy, false);
+    return status;
+}

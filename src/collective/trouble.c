@@ -1,0 +1,297 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When a handle breaks, and how all ranks learn of it. Each rank tells its contacts, those it
+ * exchanges anything with, and each contact that did not know tells its own: so the news crosses
+ * nodes although nobody has a list of all ranks.
+ */
+#include "collective/comm.h"
+
+#include "world/bell.h"
+#include "world/world.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { RING_CONTACTS = 6 };
+
+static const fy_edge rings[] = {FY_EDGE_WORLD_UP, FY_EDGE_TP_UP, FY_EDGE_DP_UP};
+
+static uint32_t neighbour(const fy_topology *t, fy_edge ring, bool up)
+{
+    uint32_t size  = fy_edge_group_size(t, ring);
+    uint32_t index = fy_edge_group_index(t, ring);
+    return fy_edge_group_rank(t, ring, (up ? index + 1 : index + size - 1) % size);
+}
+
+uint32_t fy_contact_count(const fy_topology *t)
+{
+    return t->local_size + t->inter_size + RING_CONTACTS;
+}
+
+/* The rank that a contact is: numbers of one and the same rank may be several. */
+static uint32_t contact_rank(const fy_topology *t, uint32_t contact)
+{
+    if (contact < t->local_size) {
+        return contact + t->inter_rank * t->local_size;
+    }
+    contact -= t->local_size;
+    if (contact < t->inter_size) {
+        return t->local_rank + contact * t->local_size;
+    }
+    contact -= t->inter_size;
+    return neighbour(t, rings[contact / 2], contact % 2 == 1);
+}
+
+/* The number under which a reader knows a writer. */
+uint32_t fy_contact_of(const ferry_mixed_comm *comm, uint32_t reader, uint32_t writer)
+{
+    fy_topology t = fy_topology_of_rank(&comm->topology, reader);
+    if (writer / t.local_size == t.inter_rank) {
+        return writer % t.local_size;
+    }
+    if (writer % t.local_size == t.local_rank) {
+        return t.local_size + writer / t.local_size;
+    }
+    for (uint32_t i = 0; i < RING_CONTACTS; i++) {
+        if (neighbour(&t, rings[i / 2], i % 2 == 1) == writer) {
+            return t.local_size + t.inter_size + i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+static uint64_t board_at(uint32_t contact)
+{
+    return FY_CONTROL_BOARDS + (uint64_t)contact * sizeof(fy_board);
+}
+
+static uint64_t notice_at(const ferry_mixed_comm *comm, uint32_t contact)
+{
+    return board_at(fy_contact_count(&comm->topology)) + (uint64_t)contact * sizeof(fy_notice);
+}
+
+uint64_t fy_control_bytes(const ferry_mixed_comm *comm)
+{
+    return notice_at(comm, fy_contact_count(&comm->topology));
+}
+
+static void *control_at(const ferry_mixed_comm *comm, uint64_t offset)
+{
+    return (char *)ferry_region_base(comm->control) + offset;
+}
+
+const char *fy_call_text(uint32_t op, uint32_t mode, uint64_t count, char *text, size_t bytes)
+{
+    if (op == FY_OP_SHUTDOWN) {
+        snprintf(text, bytes, "a shutdown");
+    } else if (op == FY_OP_TUNE) {
+        snprintf(text, bytes, "an autotune");
+    } else if (op == FY_OP_REFUSED) {
+        snprintf(text, bytes, "one that was refused there");
+    } else {
+        snprintf(text, bytes, "%s of %llu elements in mode %s", ferry_mixed_op_name(op),
+                 (unsigned long long)count, ferry_mixed_mode_name(mode));
+    }
+    return text;
+}
+
+/* Calls put(contact's rank, its number of this rank) for every contact that is another rank. */
+static void for_contacts(ferry_mixed_comm *comm,
+                         void (*put)(ferry_mixed_comm *comm, uint32_t rank, uint32_t number))
+{
+    const fy_topology *t = &comm->topology;
+    for (uint32_t contact = 0; contact < fy_contact_count(t); contact++) {
+        uint32_t rank = contact_rank(t, contact);
+        /* A rank under several numbers is told once: by the number that it is found under. */
+        if (rank != t->world_rank && fy_contact_of(comm, t->world_rank, rank) == contact) {
+            put(comm, rank, fy_contact_of(comm, rank, t->world_rank));
+        }
+    }
+}
+
+static void put_notice(ferry_mixed_comm *comm, uint32_t rank, uint32_t number)
+{
+    fy_notice   *notice = control_at(comm, notice_at(comm, comm->topology.local_rank));
+    ferry_buffer source = ferry_buffer_of(notice, sizeof *notice);
+    ferry_signal signal = {comm->control, FY_CONTROL_NOTICES, 1, FERRY_SIGNAL_ADD};
+    /* Whoever cannot be told learns it by the deadline. */
+    if (ferry_put_signal(comm->transport, rank, comm->control, notice_at(comm, number), &source,
+                         &signal, NULL, NULL) == FERRY_OK) {
+        ferry_flush(comm->transport, rank, NULL, NULL);
+    }
+}
+
+void fy_comm_break(ferry_mixed_comm *comm, ferry_status status, const char *format, ...)
+{
+    va_list arguments;
+    pthread_mutex_lock(&comm->network);
+    if (atomic_load(&comm->broken) == FERRY_OK) {
+        va_start(arguments, format);
+        vsnprintf(comm->reason.message, sizeof comm->reason.message, format, arguments);
+        va_end(arguments);
+        if (comm->control != NULL && !fy_failed(comm->world->failure)) {
+            /* This rank's own number among its contacts is free to hold what is sent. */
+            fy_notice *notice = control_at(comm, notice_at(comm, comm->topology.local_rank));
+            notice->status    = (uint64_t)status;
+            snprintf(notice->sentence, sizeof notice->sentence, "%.*s",
+                     (int)sizeof notice->sentence - 1, comm->reason.message);
+            for_contacts(comm, put_notice);
+        }
+        atomic_store(&comm->broken, (uint32_t)status);
+    }
+    pthread_mutex_unlock(&comm->network);
+}
+
+static void read_notices(ferry_mixed_comm *comm)
+{
+    for (uint32_t contact = 0; contact < fy_contact_count(&comm->topology); contact++) {
+        const fy_notice *notice = control_at(comm, notice_at(comm, contact));
+        if (contact != comm->topology.local_rank && notice->status != FERRY_OK) {
+            fy_comm_break(comm, (ferry_status)notice->status, "%.*s",
+                          (int)sizeof notice->sentence - 1, notice->sentence);
+            return;
+        }
+    }
+}
+
+ferry_status fy_comm_state(ferry_mixed_comm *comm, ferry_error *error)
+{
+    if (atomic_load(&comm->broken) == FERRY_OK && comm->control != NULL) {
+        _Atomic uint64_t *notices = control_at(comm, FY_CONTROL_NOTICES);
+        if (atomic_load(notices) != 0) {
+            read_notices(comm);
+        }
+    }
+    ferry_status status = (ferry_status)atomic_load(&comm->broken);
+    if (status != FERRY_OK) {
+        return fy_fail(error, status, "%s", comm->reason.message);
+    }
+    if (fy_failed(comm->world->failure)) {
+        return fy_failure_get(comm->world->failure, NULL, error);
+    }
+    return FERRY_OK;
+}
+
+void fy_board_write(ferry_mixed_comm *comm, uint64_t call, uint32_t op, uint32_t mode,
+                    uint64_t count, bool waits)
+{
+    fy_board *board = control_at(comm, FY_CONTROL_BOARD);
+    atomic_store_explicit(&board->begun, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    board->ended = call;
+    board->op    = op;
+    board->mode  = mode;
+    board->count = count;
+    board->waits = waits;
+    atomic_store_explicit(&board->begun, call, memory_order_release);
+}
+
+static void put_board(ferry_mixed_comm *comm, uint32_t rank, uint32_t number)
+{
+    const fy_board *board  = control_at(comm, FY_CONTROL_BOARD);
+    ferry_buffer    source = ferry_buffer_of(&board->count, sizeof *board - sizeof board->begun);
+    ferry_signal    signal = {comm->control, board_at(number), board->ended, FERRY_SIGNAL_SET};
+    if (comm->mapped && rank / comm->topology.local_size == comm->topology.inter_rank) {
+        return; /* it looks for itself */
+    }
+    if (ferry_put_signal(comm->transport, rank, comm->control,
+                         board_at(number) + sizeof board->begun, &source, &signal, NULL,
+                         NULL) == FERRY_OK) {
+        ferry_flush(comm->transport, rank, NULL, NULL);
+    }
+}
+
+void fy_board_tell(ferry_mixed_comm *comm)
+{
+    for_contacts(comm, put_board);
+}
+
+/*
+ * Reads a board that its owner, or the transport, may be changing: what comes of that is for the
+ * caller to tell, who looks at the number before and after, and twice.
+ */
+__attribute__((noinline, no_sanitize("thread"))) static bool copy_board(const fy_board *from,
+                                                                        fy_seen        *seen_out)
+{
+    uint64_t begun = atomic_load_explicit(&from->begun, memory_order_acquire);
+    *seen_out      = (fy_seen){.call  = from->ended,
+                               .count = from->count,
+                               .waits = from->waits,
+                               .op    = from->op,
+                               .mode  = from->mode};
+    atomic_thread_fence(memory_order_acquire);
+    return begun != 0 && begun == seen_out->call &&
+           atomic_load_explicit(&from->begun, memory_order_relaxed) == begun;
+}
+
+/* What a contact's board says; false where it is being changed. */
+static bool read_board(const ferry_mixed_comm *comm, uint32_t rank, fy_seen *seen_out)
+{
+    const fy_topology *t = &comm->topology;
+    if (comm->mapped && rank / t->local_size == t->inter_rank) {
+        const char *control = comm->peer_controls[rank % t->local_size];
+        return copy_board((const fy_board *)(const void *)(control + FY_CONTROL_BOARD), seen_out);
+    }
+    return copy_board(control_at(comm, board_at(fy_contact_of(comm, t->world_rank, rank))),
+                      seen_out);
+}
+
+/* The link that a lane is blocked at. */
+static const fy_link *blocked_at(const fy_lane *lane)
+{
+    const fy_schedule *schedule = lane->comm->call.schedule;
+    const fy_stage    *stage    = &schedule->stages[lane->stage];
+    return &schedule
+                ->links[schedule->actions[stage->first_action + lane->action].first + lane->link];
+}
+
+static void break_by_board(ferry_mixed_comm *comm, uint32_t rank, const fy_seen *board)
+{
+    const fy_call *call = &comm->call;
+    char           theirs[96], ours[96];
+    fy_call_text(board->op, board->mode, board->count, theirs, sizeof theirs);
+    fy_call_text(call->op, call->mode, call->geometry.n_elements, ours, sizeof ours);
+    fy_comm_break(comm, FERRY_ERR_MISUSE,
+                  "mixed collective: call %llu of rank %u is %s, but rank %u is in call %llu, %s; "
+                  "all ranks make the same calls in the same order",
+                  (unsigned long long)board->call, rank, theirs, comm->topology.world_rank,
+                  (unsigned long long)call->number, ours);
+}
+
+static bool is_same(const fy_seen *a, const fy_seen *b)
+{
+    return a->call == b->call && a->count == b->count && a->op == b->op && a->mode == b->mode;
+}
+
+fy_suspicion fy_lane_suspect(fy_lane *lane)
+{
+    ferry_mixed_comm *comm   = lane->comm;
+    const fy_call    *call   = &comm->call;
+    const fy_link    *link   = blocked_at(lane);
+    fy_seen           before = lane->seen, *board = &lane->seen;
+    if (!read_board(comm, link->rank, board) || board->call < call->number) {
+        return FY_NOT_THERE;
+    }
+    if (board->call == call->number && board->op == call->op && board->mode == call->mode &&
+        board->count == call->geometry.n_elements) {
+        return board->waits != 0 ? FY_WAITS_TOO : FY_ENTERED;
+    }
+    if (!is_same(&before, board)) {
+        return FY_ENTERED; /* it may have been half written: believed when it says so again */
+    }
+    /* What it wrote for this call came before its board changed: so look again. */
+    uint64_t moved = lane->moved;
+    if (board->call > call->number) {
+        fy_progress progress = fy_lane_advance(lane);
+        if (progress != FY_LANE_BLOCKED || lane->moved != moved) {
+            return FY_ENTERED;
+        }
+    }
+    break_by_board(comm, link->rank, board);
+    return FY_DIVERGED;
+}
+
+uint32_t fy_lane_awaited(const fy_lane *lane)
+{
+    return blocked_at(lane)->rank;
+}

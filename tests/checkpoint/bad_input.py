@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""Hostile checkpoints and layout files: each is one sentence, exit status 1, nothing written.
+
+    bad_input.py --ferry PATH [--seed S] [--count N] [--only TEXT] [--keep-going] [--keep]
+
+The table of cases runs once; N is the number of files with random byte flips in their headers.
+Memory is limited, so that a number that is believed shows, but for a command with sanitizers.
+"""
+
+import json
+import os
+import resource
+import sys
+
+import store
+from bad_tables import (
+    A, B, DATA, entry, file_cases, head, index_cases, indexed, raw, sharded, sharded_cases, simple,
+    to_cases,
+)
+from runner import Ferry, must, parser_of, require_sentence, run_cases
+from store import INDEX, LAYOUT, SINGLE, Tensor, form_file
+
+MEMORY = 1 << 30
+TIMEOUT_S = 20
+
+# ---- cases with more than one call ---------------------------------------------------------------
+
+
+def uncuttable(ferry, folder, rng):
+    """F6 under a rule that cuts it, and F4 cut inside a byte."""
+    source = folder / "source"
+    source.mkdir()
+    for tensor in (Tensor("six", "F6_E2M3", [8], bytes(6)), Tensor("four", "F4", [2, 6], bytes(6))):
+        (source / SINGLE).write_bytes(form_file([tensor], {}))
+        layout = {"mesh": [["tp", 2]],
+                  "rules": [{"match": "*", "shard": [{"dim": len(tensor.shape) - 1,
+                                                      "axis": "tp"}]}]}
+        (folder / "to.json").write_text(json.dumps(layout))
+        require_failure(ferry, folder, ["reshard", source, "--to", folder / "to.json", "--out",
+                                        folder / "dst"], [tensor.name])
+
+
+def short_forms(ferry, folder, rng):
+    """Short forms that are none, and a model of no known architecture."""
+    source = folder / "source"
+    source.mkdir()
+    (source / SINGLE).write_bytes(simple("a", "b"))
+    for text in ("tp=0", "tp=", "tp", "=2", "xx=2", "tp=2,tp=2", "tp=-1", "tp=+1", "tp=2,",
+                 ",tp=2", "tp=99999999999", "tp=18446744073709551617", "tp=16777217",
+                 "tp=65536,pp=65536", "tp=2 ,pp=2", "tp=1.0", "tp=0x2", "tp==2", "tp=2;pp=2",
+                 "TP=2", "hf=2", "HF", "tp=2,pp=2,ep=2,dp=2,xx=1", "tp=2", "\u00fc=2"):
+        for option in ([], ["--dry-run"]):
+            done = ferry.call("reshard", source, "--to", text, "--out", folder / "dst", *option)
+            must(done.code in (1, 2) and done.error.count("\n") == 1,
+                 "%s\nmust be one line and exit status 1 or 2" % done)
+        must(not (folder / "dst").exists(), "%s wrote something" % text)
+
+
+# ---- the calls -----------------------------------------------------------------------------------
+
+
+def require_failure(ferry, folder, arguments, words):
+    """Exit status 1, one line with the words, and nothing new in the folder."""
+    before = sorted(os.listdir(folder))
+    require_sentence(ferry.call(*arguments, timeout=TIMEOUT_S), *words)
+    after = sorted(os.listdir(folder))
+    must(before == after, "%s left %s" % (arguments, set(after) - set(before)))
+
+
+def check_source(ferry, folder, source, words):
+    """Every command that reads a checkpoint refuses it. inspect need not look at the data."""
+    good = folder / "good"
+    good.mkdir()
+    (good / SINGLE).write_bytes(simple("a"))
+    require_failure(ferry, folder, ["reshard", source, "--to", "hf", "--out", folder / "dst"],
+                    words)
+    require_failure(ferry, folder, ["verify", good, source], words)
+
+
+def table(ferry):
+    """[(name, function)] of all cases."""
+    def file_case(data, words):
+        def run(folder, rng):
+            source = folder / "source"
+            source.mkdir()
+            (source / SINGLE).write_bytes(data)
+            check_source(ferry, folder, source, words)
+            require_failure(ferry, folder, ["inspect", source / SINGLE], words)
+        return run
+
+    def folder_case(make, words):
+        def run(folder, rng):
+            source = folder / "source"
+            source.mkdir()
+            make(source)
+            check_source(ferry, folder, source, words)
+        return run
+
+    def to_case(text, words):
+        def run(folder, rng):
+            source = folder / "source"
+            source.mkdir()
+            (source / SINGLE).write_bytes(form_file(
+                [Tensor("a", "F32", [4, 2], bytes(32)), Tensor("b", "I8", [3], b"xyz")], {}))
+            data = text if isinstance(text, bytes) else json.dumps(text).encode()
+            (folder / "to.json").write_bytes(data)
+            for option in ([], ["--dry-run"]):
+                require_failure(ferry, folder, ["reshard", source, "--to", folder / "to.json",
+                                                "--out", folder / "dst", *option], words)
+        return run
+
+    result = [("file: " + name, file_case(data, words)) for name, data, words in file_cases()]
+    result += [(name, folder_case(make, words)) for name, make, words in index_cases()]
+    result += [(name, folder_case(make, words)) for name, make, words in sharded_cases()]
+    result += [("--to: " + name, to_case(text, words)) for name, text, words in to_cases()]
+    for function in (uncuttable, short_forms, missing_paths, valid_oddities, index_wins,
+                     beyond_4_gib):
+        result.append((function.__name__,
+                       lambda folder, rng, f=function: f(ferry, folder, rng)))
+    return result
+
+
+def missing_paths(ferry, folder, rng):
+    """Sources and layouts that are not there, or are something else."""
+    good = folder / "good"
+    good.mkdir()
+    (good / SINGLE).write_bytes(simple("a"))
+    (folder / "text").write_text("no checkpoint")
+    for source in (folder / "nowhere", folder / "text", folder / "nowhere" / SINGLE, good / INDEX,
+                   "/dev/null", "/dev/zero", folder / ("x" * 300)):
+        for command in (["reshard", source, "--to", "hf", "--out", folder / "dst"],
+                        ["inspect", source], ["verify", good, source], ["verify", source, good]):
+            require_failure(ferry, folder, command, [])
+    for to in (folder / "nowhere.json", folder, "/dev/null", "./no/such/file"):
+        require_failure(ferry, folder, ["reshard", good, "--to", to, "--out", folder / "dst"], [])
+
+
+def valid_oddities(ferry, folder, rng):
+    """What looks strange and is right: no words to fail on."""
+    for number, data in enumerate([
+        raw("{}", b""), raw("{}   ", b""), raw('{"__metadata__":{}}', b""),
+        raw(head() + "\n\t  "), raw(head(b=entry(B, dtype="Q7"))),
+        raw(head(b=entry(B, extra={"x": [1]}))),
+        raw(json.dumps({"e": entry(B, shape=[0, 5], data_offsets=[16, 16]), "b": B, "a": A})),
+    ]):
+        source = folder / ("source%d" % number)
+        source.mkdir()
+        (source / SINGLE).write_bytes(data)
+        out = folder / ("out%d" % number)
+        ferry.reshard(source, "hf", out)
+        store.read_logical(out) if number not in (4,) else None
+        ferry.require_equal(source, out)
+
+
+def beyond_4_gib(ferry, folder, rng):
+    """Offsets of more than 32 bits, in a file that is mostly a hole."""
+    source, far = folder / "source", 5 << 30
+    source.mkdir()
+    header = {"big": {"dtype": "U8", "shape": [far], "data_offsets": [0, far]},
+              "small": {"dtype": "U8", "shape": [2, 4], "data_offsets": [far, far + 8]}}
+    with open(source / SINGLE, "wb") as file:
+        file.write(raw(json.dumps(header), b""))
+        begin = file.tell()
+        file.truncate(begin + far + 8)
+        file.seek(begin + far)
+        file.write(b"12345678")
+    ferry.reshard(source, "hf", folder / "out", "--subset", "small")
+    found = store.read_logical(folder / "out").tensors
+    must(found["small"].data == b"12345678", "other data: %s" % found)
+    (folder / "to.json").write_text(json.dumps(
+        {"mesh": [["tp", 4]], "rules": [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]}))
+    told = ferry.reshard_json(source, folder / "to.json", folder / "out2", "--dry-run")
+    must(sum(item["bytes"] for item in told["files"]) > far, "--dry-run: %s" % told["files"])
+    must({entry["bytes"] for entry in ferry.inspect(source)["tensors"]} == {far, 8}, "inspect")
+
+
+def index_wins(ferry, folder, rng):
+    """Where a folder has both, the index counts."""
+    source = folder / "source"
+    source.mkdir()
+    indexed(source, {"a": "p.safetensors"}, p__safetensors=simple("a"),
+            model__safetensors=simple("z"))
+    ferry.reshard(source, "hf", folder / "out")
+    (folder / "alone").mkdir()
+    (folder / "alone" / SINGLE).write_bytes(simple("a"))
+    ferry.require_equal(source, folder / "alone")
+    ferry.require_equal(source, folder / "out")
+
+
+# ---- random flips --------------------------------------------------------------------------------
+
+
+def lenient(data):
+    """{name: (word, shape, bytes)} of a file by the rules for input, None if it breaks one."""
+    try:
+        text, section = store.split_file(data, "file")
+        header = store.parse_json(text, "file")
+        metadata = header.pop(store.METADATA, {})
+        if not all(isinstance(value, str) for value in metadata.values()):
+            return None
+        spans, result = [], {}
+        for name, item in header.items():
+            begin, end = item["data_offsets"]
+            spans.append((begin, end))
+            result[name] = item["dtype"], item["shape"], section[begin:end]
+        at = 0
+        for begin, end in sorted(spans):
+            if begin != at or end < begin:
+                return None
+            at = end
+        return result if at == len(section) else None
+    except (store.StoreError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def flips(ferry, folder, rng):
+    """A few bytes of a header are others: a sentence, or the data that the header now means."""
+    source = folder / "source"
+    source.mkdir()
+    good = raw(head(__metadata__={"format": "pt"}))
+    for number in range(20):
+        data = bytearray(good)
+        header_end = len(good) - len(DATA)
+        for _ in range(rng.choice([1, 1, 2, 4])):
+            at = rng.randrange(8, header_end) if rng.random() < 0.9 else rng.randrange(8)
+            data[at] = rng.choice([data[at] ^ 1 << rng.randrange(8), rng.randrange(256),
+                                   ord(rng.choice('"[]{},:0123456789-.eE\\ '))])
+        (source / SINGLE).write_bytes(data)
+        out = folder / ("out%d" % number)
+        done = ferry.call("reshard", source, "--to", "hf", "--out", out, timeout=TIMEOUT_S)
+        meant = lenient(bytes(data))
+        if done.code == 0:
+            must(meant is not None, "%s\naccepts the header %r" % (done, bytes(data)))
+            found = lenient((out / SINGLE).read_bytes())
+            must(found == meant, "%s\n%s became %s" % (done, meant, found))
+        else:
+            require_sentence(done)
+            must(not out.exists(), "%s\nleft something" % done)
+
+
+def layout_flips(ferry, folder, rng):
+    """The same for a layout file: never a signal, never other data that are called right."""
+    source = folder / "source"
+    source.mkdir()
+    sharded(source)
+    good = (source / LAYOUT).read_bytes()
+    ferry.reshard(source, "hf", folder / "good")
+    expected = store.tree(folder / "good")
+    for number in range(20):
+        data = bytearray(good)
+        for _ in range(rng.choice([1, 1, 2])):
+            at = rng.randrange(len(data))
+            data[at] = rng.choice([data[at] ^ 1 << rng.randrange(8),
+                                   ord(rng.choice('"[]{},:0123456789-.eE\\ *?'))])
+        (source / LAYOUT).write_bytes(data)
+        out = folder / ("out%d" % number)
+        done = ferry.call("reshard", source, "--to", "hf", "--out", out, timeout=TIMEOUT_S)
+        if done.code == 0:
+            must(store.tree(out) == expected, "%s\nother data with the layout %r"
+                 % (done, bytes(data)))
+        else:
+            require_sentence(done)
+            must(not out.exists(), "%s\nleft something" % done)
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
+def main():
+    arguments = parser_of(__doc__, 20).parse_args()
+    ferry = Ferry(arguments.ferry)
+    if not ferry.is_sanitized():
+        ferry.prepare = limit_memory
+    cases = [(name, function, arguments.seed) for name, function in table(ferry)]
+    for seed in range(arguments.seed, arguments.seed + arguments.count):
+        for name, function in (("flips", flips), ("layout flips", layout_flips)):
+            cases.append((name, lambda folder, rng, f=function: f(ferry, folder, rng), seed))
+    return run_cases(arguments, cases)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""A conversion to disturb: a source of some size, what must come out, and a place to write to."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import store
+from runner import Failure, Ferry, Skip, must, parse, parser_of, run_cases, scratch
+from store import Tensor
+
+WAIT_S = 120
+SLOW = ["--memory-cap", "1M", "--threads", "1"]
+LAYOUT = {
+    "mesh": [["pp", 2], ["tp", 3]],
+    "stages": [{"match": "layers.{}.*", "axis": "pp", "count": 8}],
+    "rules": [
+        {"match": "*.norm", "on": {"pp": -1}},
+        {"match": "*.cols", "shard": [{"dim": 1, "axis": "tp", "cycle": 5}]},
+        {"match": "*.rows", "shard": [{"dim": 0, "axis": "tp", "stride": 2}]},
+        {"match": "*", "flat": {"axis": "tp"}},
+    ],
+}
+OTHER_LAYOUT = {"mesh": [["tp", 4]], "rules": [
+    {"match": "*.cols", "shard": [{"dim": 0, "axis": "tp"}]}, {"match": "*"}]}
+
+
+def digest_tree(folder):
+    """{relative path: digest} of all files below."""
+    result = {}
+    for base, _, names in os.walk(folder):
+        for name in names:
+            path = Path(base) / name
+            key = str(path.relative_to(folder))
+            result[key] = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    return result
+
+
+class Scene:
+    """A source that takes a while to convert, and what must come out. Made once, never changed."""
+
+    def __init__(self, ferry, folder, mib, rng):
+        self.ferry, self.folder = ferry, folder
+        self.source = folder / "source"
+        store.write_logical(rng, self.source, self.draw_tensors(rng, mib << 20), {"format": "pt"},
+                            1, {"config.json": b"{}", "big.bin": rng.randbytes(300000)})
+        self.layout = folder / "layout.json"
+        self.layout.write_text(json.dumps(LAYOUT))
+        self.other_layout = folder / "other.json"
+        self.other_layout.write_text(json.dumps(OTHER_LAYOUT))
+        self.expected, self.seconds = self.convert(self.source, "expected")
+        self.source_digest = digest_tree(self.source)
+
+    @staticmethod
+    def draw_tensors(rng, n_bytes):
+        """Eight layers of four tensors; random bytes that are no repetition."""
+        tensors, per_layer = [], n_bytes // 8
+        for layer in range(8):
+            columns = 4 * rng.randint(40, 60)
+            rows = max(1, per_layer * 4 // 10 // (2 * columns))
+            for name, word, shape in (("cols", "BF16", [rows, columns]),
+                                      ("rows", "BF16", [rows, columns]),
+                                      ("norm", "F32", [columns]),
+                                      ("rest", "F32", [max(1, per_layer // 20), 1])):
+                size = store.word_bits(word) // 8
+                for extent in shape:
+                    size *= extent
+                tensors.append(Tensor("layers.%d.%s" % (layer, name), word, shape,
+                                      rng.randbytes(size)))
+        return tensors
+
+    def convert(self, source, name):
+        out = self.folder / name
+        begin = time.monotonic()
+        self.ferry.reshard(source, self.layout, out, *SLOW)
+        seconds = time.monotonic() - begin
+        digest = digest_tree(out)
+        shutil.rmtree(out)
+        return digest, seconds
+
+
+class Place:
+    """Where one case writes: a parent of its own, so that leftovers are seen."""
+
+    def __init__(self, scene, folder):
+        self.scene, self.ferry = scene, scene.ferry
+        self.parent = folder / "parent"
+        self.parent.mkdir()
+        self.out = self.parent / "dst"
+        self.source = scene.source
+
+    def own_source(self, folder):
+        """A copy of the source that the case may spoil."""
+        self.source = folder / "own-source"
+        shutil.copytree(self.scene.source, self.source)
+        return self.source
+
+    def arguments(self, *options, layout=None):
+        return ["reshard", self.source, "--to", layout or self.scene.layout, "--out", self.out,
+                *SLOW, *options]
+
+    def start(self, *options, layout=None):
+        return self.ferry.start(*self.arguments(*options, layout=layout))
+
+    def names(self):
+        return sorted(os.listdir(self.parent))
+
+    def partial(self):
+        """The folder of an unfinished run, None where there is none."""
+        hidden = [name for name in self.names() if name != "dst"]
+        must(len(hidden) <= 1, "several leftovers: %s" % hidden)
+        return self.parent / hidden[0] if hidden else None
+
+    def require_whole(self, expected=None):
+        must(self.names() == ["dst"], "only DST should be there: %s" % self.names())
+        must(digest_tree(self.out) == (expected or self.scene.expected), "the result differs")
+
+    def require_nothing(self):
+        must(self.names() == [], "nothing should be left: %s" % self.names())
+
+    def finish(self, *options, expected=None, layout=None):
+        """A run that succeeds, with the right result; its --json."""
+        done = self.ferry.call(*self.arguments("--json", *options, layout=layout))
+        must(done.code == 0 and done.error == "", str(done))
+        self.require_whole(expected)
+        return parse(done)
+
+
+def end(process):
+    """Waits; (exit status, stdout, stderr)."""
+    try:
+        out, error = process.communicate(timeout=WAIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise Failure("no end after %d s" % WAIT_S) from None
+    out, error = (text.decode("utf-8", "replace") for text in (out or b"", error))
+    return process.returncode, out, error
+
+
+def wait_until(process, condition):
+    """Polls while the process lives; False if it ended first."""
+    limit = time.monotonic() + WAIT_S
+    while process.poll() is None:
+        if condition():
+            return True
+        must(time.monotonic() < limit, "no progress after %d s" % WAIT_S)
+        time.sleep(0.0005)
+    return False
+
+
+def partial_bytes(place):
+    """Bytes that an unfinished run has on disk; files grow or are sized at once, blocks tell."""
+    try:
+        folder = place.partial()
+        return sum(entry.stat().st_blocks for entry in os.scandir(folder)) * 512 if folder else 0
+    except FileNotFoundError:  # it was renamed meanwhile
+        return 0
+
+
+def journal_bytes(place):
+    """What the unfinished run has noted: it grows while data are written."""
+    try:
+        folder = place.partial()
+        names = [entry for entry in os.scandir(folder) if entry.name.startswith(".ferry")] \
+            if folder else []
+        return max((entry.stat().st_size for entry in names), default=0)
+    except FileNotFoundError:
+        return 0
+
+
+def kill_late(place, rng, *options):
+    """Kills a run that has written something; False if it was faster each time."""
+    measure = journal_bytes if "--resume" in options else partial_bytes
+    for _ in range(20):
+        process, sizes = place.start(*options), set()
+        steps = rng.choice([3, 4, 6, 10, 15]) if "--resume" in options else 2
+
+        def has_noted(sizes=sizes, steps=steps):
+            sizes.add(measure(place))
+            return len(sizes) > steps
+        late = wait_until(process, has_noted)
+        process.kill()
+        end(process)
+        if late and place.partial() is not None and not place.out.exists():
+            return True
+        shutil.rmtree(place.out, ignore_errors=True)
+    return False
+
+
+class Mount:
+    """A small file system in memory."""
+
+    def __init__(self, folder, size):
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self.mount("size=%d" % size, "-t", "tmpfs", "tmpfs")
+
+    def mount(self, options, *what):
+        done = subprocess.run(["mount", *what, "-o", options, str(self.folder)],
+                              capture_output=True, check=False)
+        if done.returncode != 0:
+            raise Skip("cannot mount: %s" % done.stderr.decode(errors="replace").strip())
+
+    def remount(self, options):
+        self.mount("remount," + options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", "-l", str(self.folder)], capture_output=True, check=False)
+
+
+def run(description, cases, once):
+    """A test program: each of once runs once, each of cases --count times, with other moments."""
+    parser = parser_of(description, 2)
+    parser.add_argument("--mib", type=int, default=24, help="size of the source")
+    arguments = parser.parse_args()
+    ferry, folder = Ferry(arguments.ferry), scratch(arguments.folder)
+    try:
+        scene = Scene(ferry, folder, arguments.mib, random.Random(arguments.seed))
+
+        def bound(case):
+            def run_one(own, rng):
+                case(Place(scene, own), own, rng)
+                must(digest_tree(scene.source) == scene.source_digest, "the source was changed")
+            return run_one
+
+        listed = [(case.__name__, bound(case), arguments.seed) for case in once]
+        listed += [(case.__name__, bound(case), arguments.seed + i)
+                   for i in range(arguments.count) for case in cases]
+        return run_cases(arguments, listed)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

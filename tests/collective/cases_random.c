@@ -1,0 +1,247 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Sequences of calls on handles, and what else a handle can do. */
+#include "collective/suite.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+/* Hundreds of calls of anything, of ranks that come at different times, over small slots. */
+void case_random(rank_context *me)
+{
+    uint64_t random = seed_of(me, 10, me->n_ranks, 0);
+    bool     slow   = has_wrapper(me, "delay") || strcmp(me->engine->engine, "ucx") == 0;
+    for (uint32_t round = 0; round < times_of(me, 6, 60); round++) {
+        shape                    s       = draw_shape(&random, me->n_ranks);
+        ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
+        scene                    c;
+        options.max_block_size = dice(&random, 1, 12);
+        options.min_block_size = dice(&random, 1, options.max_block_size);
+        options.deterministic  = one_in(&random, 4);
+        scene_open(&c, me, &s, &options);
+        c.skew_us      = one_in(&random, 2) ? 0 : dice(&random, 1, 400);
+        uint32_t calls = times_of(me, slow ? 30 : 150, slow ? 150 : 700);
+        for (uint32_t i = 0; i < calls; i++) {
+            call what = draw_call(&c, &random, one_in(&random, 10) ? 6000 : 600);
+            scene_call(&c, &what);
+        }
+        scene_close(&c);
+    }
+}
+
+/* Two handles of one world in turn, with transports of their own. */
+void case_two_handles(rank_context *me)
+{
+    uint64_t random = seed_of(me, 11, me->n_ranks, 0);
+    if (has_wrapper(me, "strict")) {
+        return; /* one transport at a time */
+    }
+    for (uint32_t round = 0; round < times_of(me, 2, 20); round++) {
+        scene c[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            shape                    s       = draw_shape(&random, me->n_ranks);
+            ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
+            scene_open(&c[i], me, &s, &options);
+            c[i].skew_us = 50;
+        }
+        for (uint32_t i = 0; i < times_of(me, 40, 200); i++) {
+            scene *one  = &c[random_below(&random, 2)];
+            call   what = draw_call(one, &random, 900);
+            scene_call(one, &what);
+        }
+        uint32_t first = random_below(&random, 2);
+        scene_close(&c[first]);
+        call what = draw_call(&c[1 - first], &random, 900);
+        scene_call(&c[1 - first], &what);
+        scene_close(&c[1 - first]);
+    }
+}
+
+/* A request is one at a time; it may be asked again and again, and destroyed unasked. */
+void case_requests(rank_context *me)
+{
+    uint64_t random = seed_of(me, 12, me->n_ranks, 0);
+    for (uint32_t round = 0; round < times_of(me, 3, 30); round++) {
+        shape                    s       = draw_shape(&random, me->n_ranks);
+        ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
+        scene                    c;
+        scene_open(&c, me, &s, &options);
+        for (uint32_t i = 0; i < 20; i++) {
+            ferry_request *request = NULL, *second = NULL;
+            call           what = draw_call(&c, &random, 3000);
+            tensors        t    = scene_tensors(&c, &what);
+            must(me, ferry_mixed_comm_start(c.comm, what.op, &t.in, &t.out, what.mode, NULL,
+                                            &request, &me->error));
+            must_fail(me, FERRY_ERR_MISUSE, NULL,
+                      ferry_mixed_comm_start(c.comm, what.op, &t.in, &t.out, what.mode, NULL,
+                                             &second, &me->error));
+            must_fail(
+                me, FERRY_ERR_MISUSE, NULL,
+                ferry_mixed_comm_run(c.comm, what.op, &t.in, &t.out, what.mode, NULL, &me->error));
+            expect(me, second == NULL, "a request of a start that failed");
+            if (one_in(&random, 2)) {
+                bool done = false;
+                while (!done) {
+                    must(me, ferry_request_test(request, &done, &me->error));
+                    sched_yield();
+                }
+                must(me, ferry_request_test(request, &done, &me->error));
+                must(me, ferry_request_wait(request, &me->error));
+                must(me, ferry_request_wait(request, &me->error));
+            }
+            ferry_request_destroy(request);
+            what.form = FORM_RUN;
+            scene_call(&c, &what);
+        }
+        scene_close(&c);
+    }
+}
+
+/* All ranks take the same mode, and a table that was saved makes the same choices. */
+static void check_choices(scene *c, uint64_t *random, uint32_t *choices, size_t n)
+{
+    rank_context *me = c->me;
+    for (size_t i = 0; i < n; i++) {
+        call     what = {.op = c->ops[i % c->n_ops], .rows = 1, .columns = 1 + i * i * i * 40};
+        tensors  t    = scene_tensors(c, &what);
+        uint32_t mode = 0;
+        must(me, ferry_mixed_comm_select_autotune_mode(c->comm, what.op, &t.in, &mode, &me->error));
+        expect(me, among(c->modes, c->n_modes, mode) && mode > FERRY_MIXED_AUTOTUNE, "mode %u",
+               (unsigned)mode);
+        choices[i] = mode;
+    }
+    const void *all = NULL;
+    must(me, ferry_world_all_gather(me->world, choices, n * sizeof *choices, &all, &me->error));
+    for (uint32_t rank = 0; rank < me->n_ranks; rank++) {
+        const char *theirs = (const char *)all + rank * n * sizeof *choices;
+        expect(me, memcmp(theirs, choices, n * sizeof *choices) == 0, "%s: rank %u chooses other",
+               c->name, (unsigned)rank);
+    }
+    for (uint32_t i = 0; i < times_of(me, 20, 100); i++) {
+        call what = draw_call(c, random, 20000);
+        what.mode = i % 2 == 0 ? FERRY_MIXED_AUTOTUNE : FERRY_MIXED_MODE_DEFAULT;
+        scene_call(c, &what);
+    }
+}
+
+void case_autotune(rank_context *me)
+{
+    uint64_t random = seed_of(me, 13, me->n_ranks, 0);
+    for (uint32_t round = 0; round < times_of(me, 2, 10); round++) {
+        uint32_t                 choices[2][12];
+        char                     path[256];
+        shape                    s       = draw_shape(&random, me->n_ranks);
+        ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
+        scene                    c;
+        options.use_autotune   = true;
+        options.autotune_bytes = 32768;
+        options.deterministic  = one_in(&random, 3);
+        options.max_block_size = 0;
+        scene_open(&c, me, &s, &options);
+        expect(me, ferry_mixed_comm_timing_count(c.comm) > 0, "nothing was measured");
+        check_choices(&c, &random, choices[0], 12);
+        snprintf(path, sizeof path, "%s/table-%u", me->folder, (unsigned)round);
+        if (me->rank == 0) {
+            must(me, ferry_mixed_comm_save_tuning(c.comm, path, &me->error));
+        }
+        meet(me);
+        scene_close(&c);
+        options.tune_file = path;
+        scene_open(&c, me, &s, &options);
+        check_choices(&c, &random, choices[1], 12);
+        expect(me, memcmp(choices[0], choices[1], sizeof choices[0]) == 0,
+               "%s: a saved table chooses other modes", c.name);
+        scene_close(&c);
+        if (me->rank == 0) {
+            unlink(path);
+        }
+    }
+}
+
+static ferry_mixed_counts counts_of(rank_context *me, const ferry_mixed_comm *comm)
+{
+    ferry_mixed_counts counts = FERRY_MIXED_COUNTS_INIT;
+    must(me, ferry_mixed_comm_get_counts(comm, &counts, &me->error));
+    return counts;
+}
+
+static void check_counts(scene *c, uint64_t *random)
+{
+    rank_context *me = c->me;
+    must(me, ferry_mixed_comm_reset_counts(c->comm, &me->error));
+    ferry_mixed_counts counts = counts_of(me, c->comm);
+    expect(me, counts.calls == 0 && counts.steps == 0 && counts.between_bytes == 0,
+           "counts after a reset");
+    for (uint32_t i = 1; i < 8; i++) {
+        call what = draw_call(c, random, 800);
+        scene_call(c, &what);
+        counts = counts_of(me, c->comm);
+        expect(me, counts.calls == i && counts.steps >= i, "%llu calls, %llu steps after %u calls",
+               (unsigned long long)counts.calls, (unsigned long long)counts.steps, (unsigned)i);
+        expect(me, counts.between_bytes == 0 || c->s.n > 1, "bytes between nodes on one node");
+        expect(me, counts.inside_bytes_written == 0 || c->s.w > 1, "bytes for nobody");
+    }
+}
+
+/* The parts of create one by one, each twice; shut down or not before the end. */
+void case_life(rank_context *me)
+{
+    uint64_t random = seed_of(me, 14, me->n_ranks, 0);
+    for (uint32_t round = 0; round < times_of(me, 4, 30); round++) {
+        shape                    s       = draw_shape(&random, me->n_ranks);
+        ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
+        ferry_mixed_comm_info    info    = FERRY_MIXED_COMM_INFO_INIT;
+        scene                    c;
+        options.only_construct = true;
+        scene_begin(&c, me, &s, &options);
+        must(me, ferry_mixed_comm_create(me->world, &options, &c.comm, &me->error));
+        must(me, ferry_mixed_comm_describe(c.comm, &info, &me->error));
+        expect(me, !info.virtual_memory && !info.tuned, "a handle that is only constructed");
+        for (uint32_t twice = 0; twice < 2; twice++) {
+            must(me, ferry_mixed_comm_init_virtual_memory(c.comm, &me->error));
+        }
+        for (uint32_t twice = 0; twice < 2; twice++) {
+            must(me, ferry_mixed_comm_init_nvshmem(c.comm, &me->error));
+        }
+        must(me, ferry_mixed_comm_describe(c.comm, &info, &me->error));
+        expect(me, info.virtual_memory && info.between_nodes, "a handle that is initialised");
+        ferry_mixed_comm_destroy(c.comm);
+        c.comm                 = NULL;
+        options.only_construct = false;
+        scene_open(&c, me, &s, &options);
+        check_counts(&c, &random);
+        scene_compare(&c);
+        if (one_in(&random, 2)) {
+            must(me, ferry_mixed_comm_shutdown(c.comm, &me->error));
+        }
+        scene_drop(&c);
+    }
+    ferry_mixed_comm_destroy(NULL);
+}
+
+/* On a transport that the caller has opened, and goes on to use. */
+void case_shared_transport(rank_context *me)
+{
+    uint64_t random = seed_of(me, 15, me->n_ranks, 0);
+    must(me,
+         ferry_transport_open(me->world, engines_of(me, "", NULL, 0), &me->transport, &me->error));
+    for (uint32_t round = 0; round < times_of(me, 2, 12); round++) {
+        shape                    s       = draw_shape(&random, me->n_ranks);
+        ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
+        scene                    c;
+        options.transport           = me->transport;
+        options.engines             = NULL;
+        options.should_init_nvshmem = one_in(&random, 2);
+        ferry_region *region        = alloc_region(me, 4096);
+        scene_open(&c, me, &s, &options);
+        for (uint32_t i = 0; i < 20; i++) {
+            uint64_t value = round * 100 + i + 1;
+            call     what  = draw_call(&c, &random, 900);
+            raise_signal(me, next_rank(me), region, 0, value, FERRY_SIGNAL_SET);
+            scene_call(&c, &what);
+            wait_signal(me, region, 0, FERRY_COMPARE_GE, value, previous_rank(me));
+        }
+        scene_close(&c);
+        ferry_region_free(region);
+    }
+    ferry_transport_close(me->transport);
+}

@@ -1,0 +1,352 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints that are opened, converted and compared when memory runs out. */
+#include "steps.h"
+
+#include "support/small_checkpoint.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* A model of two layers, so small that names are most of it. */
+enum { HIDDEN = 4, ROWS = 8, N_LAYERS = 2 };
+
+typedef struct weight {
+    const char *name; /* behind "model.layers.N." */
+    uint64_t    rows, columns;
+} weight;
+
+static const weight weights[] = {
+    {"self_attn.q_proj.weight", 8, HIDDEN}, {"self_attn.k_proj.weight", 4, HIDDEN},
+    {"self_attn.v_proj.weight", 4, HIDDEN}, {"self_attn.o_proj.weight", HIDDEN, 8},
+    {"mlp.gate_proj.weight", ROWS, HIDDEN}, {"mlp.down_proj.weight", HIDDEN, ROWS},
+    {"input_layernorm.weight", HIDDEN, 0},
+};
+
+static const char config[] = "{'architectures':['LlamaForCausalLM'],'model_type':'llama',"
+                             "'num_hidden_layers':2,'hidden_size':4,'num_attention_heads':4,"
+                             "'num_key_value_heads':2,'intermediate_size':8,'head_dim':2,"
+                             "'vocab_size':8}";
+
+/* New tensors from boxes of others, and a subset that only they fit. */
+static const char fused[] =
+    "{'mesh':[['tp',2]],'rules':[{'match':'*.qkv','shard':[{'dim':0,'axis':'tp',"
+    "'blocks':[8,4,4]}]},{'match':'*'}],'tensors':["
+    "{'name':'model.embed_tokens.weight','shape':[8,4],'dtype':'f32'},"
+    "{'name':'model.norm.weight','shape':[4],'dtype':'f32'},"
+    "{'name':'lm_head.weight','shape':[8,4],'dtype':'f32'},"
+#define LAYER(n)                                                                                   \
+    "{'name':'model.layers." n ".self_attn.o_proj.weight','shape':[4,8],'dtype':'f32'},"           \
+    "{'name':'model.layers." n ".mlp.gate_proj.weight','shape':[8,4],'dtype':'f32'},"              \
+    "{'name':'model.layers." n ".mlp.down_proj.weight','shape':[4,8],'dtype':'f32'},"              \
+    "{'name':'model.layers." n ".input_layernorm.weight','shape':[4],'dtype':'f32'},"              \
+    "{'name':'model.layers." n ".qkv','shape':[16,4],'dtype':'f32','source':["                     \
+    "{'tensor':'model.layers." n ".self_attn.q_proj.weight','begin':[0,0],'shape':[8,4],"          \
+    "'at':[0,0]},{'tensor':'model.layers." n ".self_attn.k_proj.weight','begin':[0,0],"            \
+    "'shape':[4,4],'at':[8,0]},{'tensor':'model.layers." n ".self_attn.v_proj.weight',"            \
+    "'begin':[0,0],'shape':[4,4],'at':[12,0]}]}"
+    LAYER("0") "," LAYER("1") "]}";
+
+typedef struct scene {
+    /* What a step works on. */
+    const char                  *from, *to;
+    ferry_conversion_options     options;
+    ferry_conversion_run_options run;
+    ferry_checkpoint            *source;
+    ferry_checkpoint            *other;
+    ferry_conversion            *ready;
+    /* What it makes. */
+    ferry_checkpoint    *opened;
+    ferry_conversion    *made;
+    ferry_compare_result compared;
+} scene;
+
+static char logical[64], sharded[64], result[64], layout[64];
+
+static void add(small_file *file, const char *name, uint64_t rows, uint64_t columns)
+{
+    static float   values[ROWS * ROWS];
+    static float   next;
+    const uint64_t shape[] = {rows, columns};
+    uint64_t       n       = rows * (columns == 0 ? 1 : columns);
+    for (uint64_t i = 0; i < n; i++) {
+        values[i] = next++;
+    }
+    small_add(file, name, "F32", shape, columns == 0 ? 1 : 2, values, n * sizeof *values);
+}
+
+static void put_model(void)
+{
+    small_file  parts[2] = {0};
+    text_buffer index    = {0};
+    char        path[300];
+    assert_int_equal(mkdir(logical, 0700), 0);
+    add(&parts[0], "model.embed_tokens.weight", ROWS, HIDDEN);
+    add(&parts[0], "model.norm.weight", HIDDEN, 0);
+    add(&parts[0], "lm_head.weight", ROWS, HIDDEN);
+    text_printf(&index, "{'weight_map':{'model.embed_tokens.weight':'a.safetensors',"
+                        "'model.norm.weight':'a.safetensors','lm_head.weight':'a.safetensors'");
+    for (int layer = 0; layer < N_LAYERS; layer++) {
+        for (size_t i = 0; i < COUNT_OF(weights); i++) {
+            char name[100];
+            snprintf(name, sizeof name, "model.layers.%d.%s", layer, weights[i].name);
+            add(&parts[layer], name, weights[i].rows, weights[i].columns);
+            text_printf(&index, ",'%s':'%c.safetensors'", name, 'a' + layer);
+        }
+    }
+    text_printf(&index, "}}");
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%c.safetensors", logical, 'a' + i);
+        small_write(&parts[i], path, "'format':'pt'");
+    }
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", logical);
+    small_put_text(path, index.bytes);
+    snprintf(path, sizeof path, "%s/config.json", logical);
+    small_put_text(path, config);
+    small_put_text(layout, fused);
+    text_cleanup(&index);
+}
+
+static void convert(const char *from, const char *to, const char *path)
+{
+    ferry_checkpoint *checkpoint = small_open(from);
+    ferry_conversion *conversion = NULL;
+    ferry_error       error;
+    must(ferry_conversion_create(checkpoint, to, NULL, &conversion, &error), &error);
+    must(ferry_conversion_run(conversion, path, NULL, NULL, &error), &error);
+    ferry_conversion_destroy(conversion);
+    ferry_checkpoint_destroy(checkpoint);
+}
+
+static int make_scene(void **state)
+{
+    if (small_begin(state) != 0) {
+        return -1;
+    }
+    snprintf(logical, sizeof logical, "%s/logical", small_folder);
+    snprintf(sharded, sizeof sharded, "%s/sharded", small_folder);
+    snprintf(result, sizeof result, "%s/result", small_folder);
+    snprintf(layout, sizeof layout, "%s/layout.json", small_folder);
+    put_model();
+    convert(logical, "tp=2,pp=2", sharded);
+    return 0;
+}
+
+/* ---- steps ---- */
+
+static ferry_status open_step(void *context, ferry_error *error)
+{
+    scene *s = context;
+    return ferry_checkpoint_open(s->from, &s->opened, error);
+}
+
+static ferry_status create_step(void *context, ferry_error *error)
+{
+    scene *s = context;
+    return ferry_conversion_create(s->source, s->to, &s->options, &s->made, error);
+}
+
+static ferry_status run_step_of(void *context, ferry_error *error)
+{
+    scene *s = context;
+    return ferry_conversion_run(s->ready, result, &s->run, NULL, error);
+}
+
+static ferry_status compare_step(void *context, ferry_error *error)
+{
+    scene                *s       = context;
+    ferry_compare_options options = FERRY_COMPARE_OPTIONS_INIT;
+    options.n_threads             = 1;
+    options.memory_cap_bytes      = 1 << 20;
+    return ferry_checkpoint_compare(s->source, s->other, &options, &s->compared, error);
+}
+
+/* Names and bytes of a folder, in any order that stays: files by name. */
+static void describe_file(const char *path, const char *name, text_buffer *out)
+{
+    char               full[600], bytes[4096];
+    size_t             n, total = 0;
+    unsigned long long sum = 0;
+    snprintf(full, sizeof full, "%s/%s", path, name);
+    FILE *stream = fopen(full, "rb");
+    if (stream == NULL) {
+        return;
+    }
+    while ((n = fread(bytes, 1, sizeof bytes, stream)) > 0) {
+        for (size_t i = 0; i < n; i++) {
+            sum = sum * 1099511628211u + (unsigned char)bytes[i];
+        }
+        total += n;
+    }
+    fclose(stream);
+    text_printf(out, "%s %zu %016llx\n", name, total, sum);
+}
+
+/* Everything beside the scene's own files: the result, and what should not be left. */
+static void describe_folder(text_buffer *out)
+{
+    static const char *const names[] = {"ferry.layout.json",      "config.json",
+                                        "model.safetensors",      "rank-00000.safetensors",
+                                        "rank-00001.safetensors", "rank-00002.safetensors",
+                                        "rank-00003.safetensors"};
+    struct dirent           *entry;
+    DIR                     *folder = opendir(small_folder);
+    assert_non_null(folder);
+    while ((entry = readdir(folder)) != NULL) {
+        if (strstr("..logical sharded result layout.json", entry->d_name) == NULL) {
+            text_printf(out, "left: %s\n", entry->d_name);
+        }
+    }
+    closedir(folder);
+    text_printf(out, "result %d\n", access(result, F_OK) == 0);
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        describe_file(result, names[i], out);
+    }
+}
+
+static void describe_scene(const void *context, text_buffer *out)
+{
+    const scene *s = context;
+    describe_folder(out);
+    if (s->opened != NULL) {
+        ferry_checkpoint_totals totals = FERRY_CHECKPOINT_TOTALS_INIT;
+        ferry_error             error;
+        must(ferry_checkpoint_get_totals(s->opened, &totals, &error), &error);
+        text_printf(out, "opened %zu %zu\n", totals.n_files, totals.n_tensors);
+    }
+    if (s->made != NULL) {
+        ferry_conversion_totals totals = FERRY_CONVERSION_TOTALS_INIT;
+        ferry_error             error;
+        must(ferry_conversion_get_totals(s->made, &totals, &error), &error);
+        text_printf(out, "made %zu %zu %llu\n", totals.n_files, totals.n_tensors,
+                    (unsigned long long)totals.file_bytes);
+    }
+    text_printf(out, "compared %llu %llu\n", (unsigned long long)s->compared.n_tensors,
+                (unsigned long long)s->compared.n_checked);
+}
+
+static void give_back(void *context)
+{
+    scene *s = context;
+    ferry_checkpoint_destroy(s->opened);
+    ferry_conversion_destroy(s->made);
+    s->opened   = NULL;
+    s->made     = NULL;
+    s->compared = (ferry_compare_result)FERRY_COMPARE_RESULT_INIT;
+    small_remove(result);
+}
+
+static void try_step(const char *name, ferry_status (*run)(void *scene, ferry_error *error),
+                     scene      *s)
+{
+    const step t = {name, run, describe_scene, give_back, FERRY_OK};
+    run_step(&t, s);
+}
+
+static scene scene_of(const char *from, const char *to)
+{
+    scene s                    = {.from     = from,
+                                  .to       = to,
+                                  .options  = FERRY_CONVERSION_OPTIONS_INIT,
+                                  .run      = FERRY_CONVERSION_RUN_OPTIONS_INIT,
+                                  .compared = FERRY_COMPARE_RESULT_INIT};
+    s.options.n_threads        = 1;
+    s.options.memory_cap_bytes = 1 << 20;
+    return s;
+}
+
+/* Opens, plans, converts: each with every allocation refused. */
+static void try_conversion(scene *s)
+{
+    ferry_error error;
+    s->source = small_open(s->from);
+    try_step("open", open_step, s);
+    try_step("plan", create_step, s);
+    must(ferry_conversion_create(s->source, s->to, &s->options, &s->ready, &error), &error);
+    try_step("convert", run_step_of, s);
+    ferry_conversion_destroy(s->ready);
+    ferry_checkpoint_destroy(s->source);
+}
+
+static void test_short_form(void **state)
+{
+    (void)state;
+    scene s = scene_of(logical, "tp=2,pp=2");
+    try_conversion(&s);
+}
+
+static void test_cast(void **state)
+{
+    (void)state;
+    scene s        = scene_of(sharded, "hf");
+    s.options.cast = FERRY_BF16;
+    try_conversion(&s);
+}
+
+static void test_boxes(void **state)
+{
+    (void)state;
+    scene s          = scene_of(sharded, layout);
+    s.options.subset = "*.qkv";
+    try_conversion(&s);
+}
+
+/* What --resume needs stays after a failure: it is cleared away by the next run. */
+static void forget_partial(void *context)
+{
+    char partial[300];
+    snprintf(partial, sizeof partial, "%s/.result.ferry-partial", small_folder);
+    small_remove(partial);
+    give_back(context);
+}
+
+static void describe_result(const void *context, text_buffer *out)
+{
+    text_buffer all = {0};
+    describe_scene(context, &all);
+    for (char *line = strtok(all.bytes, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        if (strncmp(line, "left: .result.ferry-partial", 27) != 0) {
+            text_printf(out, "%s\n", line);
+        }
+    }
+    text_cleanup(&all);
+}
+
+static void test_journal(void **state)
+{
+    (void)state;
+    scene       s = scene_of(logical, "tp=2,pp=2");
+    const step  t = {"convert, to be resumed", run_step_of, describe_result, forget_partial,
+                     FERRY_OK};
+    const step  u = {"resume", run_step_of, describe_result, give_back, FERRY_OK};
+    ferry_error error;
+    s.run.resume = true;
+    s.source     = small_open(s.from);
+    must(ferry_conversion_create(s.source, s.to, &s.options, &s.ready, &error), &error);
+    run_step(&t, &s);
+    run_step(&u, &s); /* each goes on where the one before it failed */
+    ferry_conversion_destroy(s.ready);
+    ferry_checkpoint_destroy(s.source);
+}
+
+static void test_compare(void **state)
+{
+    (void)state;
+    scene s  = scene_of(logical, NULL);
+    s.source = small_open(logical);
+    s.other  = small_open(sharded);
+    try_step("compare", compare_step, &s);
+    ferry_checkpoint_destroy(s.source);
+    ferry_checkpoint_destroy(s.other);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_short_form), cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_boxes),      cmocka_unit_test(test_journal),
+        cmocka_unit_test(test_compare),
+    };
+    failing_init();
+    return cmocka_run_group_tests(tests, make_scene, small_end);
+}

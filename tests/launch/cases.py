@@ -1,0 +1,32 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Runs the cases of a script: its functions whose names begin with case_, in their order."""
+
+import traceback
+
+
+class Skip(Exception):
+    """A case that cannot run here, with the reason."""
+
+
+def chosen(functions, only=""):
+    """{name: function} of the cases in globals() that have `only` in their names."""
+    return {name[5:]: function for name, function in functions.items()
+            if name.startswith("case_") and only in name}
+
+
+def run(cases, around=lambda function: function()):
+    """Prints what fails and why; the script's exit status. around(function) calls a case."""
+    failed = 0
+    for name, function in cases.items():
+        try:
+            around(function)
+        except Skip as reason:
+            print("%s: skipped: %s" % (name, reason))
+        except Exception as error:
+            failed += 1
+            frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+                      if frame.filename != __file__]
+            line = frames[0].lineno if frames else 0
+            print("%s: line %d: %s: %s" % (name, line, type(error).__name__, error))
+    print("%d cases, %d failed" % (len(cases), failed))
+    return 1 if failed or not cases else 0

@@ -1,0 +1,413 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Tests of `ferry bench mixed` and `ferry tune`: what they print, check, refuse and save.
+
+    check_mixed.py --ferry PATH
+
+No time is asserted but that it is there. Prints the name of every failing case with its reason and
+exits 1.
+"""
+
+import argparse
+import collections
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+
+import cases
+import check_bench
+from check_bench import ask, good, ranks_of, start
+
+QUICK = ("--seconds", "0.001", "--sizes", "8K:16K")
+THREADS = ("--transport", "inproc")
+OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-reduce-all-gather",
+       "reduce-scatter-all-reduce")
+MODES = ("fused-waits-multicast", "fused-waits-unicast", "fused-bytes1-multicast",
+         "fused-bytes1-unicast", "fused-bytes2-multicast", "fused-bytes2-unicast", "base-one",
+         "base-tp-dp", "autotune")
+ELEMENT = {"f16": 2, "bf16": 2, "f32": 4}
+
+Shape = collections.namedtuple("Shape", "words local_tp local_dp inter_tp inter_dp")
+
+# What is said, and the sizes that it makes.
+SHAPES = [
+    Shape("--ranks 1", 1, 1, 1, 1),
+    Shape("", 2, 1, 1, 1),
+    Shape("--local-dp 2", 1, 2, 1, 1),
+    Shape("--ranks 3", 3, 1, 1, 1),
+    Shape("--ranks 3 --local-tp 1", 1, 3, 1, 1),
+    Shape("--ranks 4 --local-tp 2", 2, 2, 1, 1),
+    Shape("--ranks 4 --nodes 2", 2, 1, 2, 1),
+    Shape("--local-tp 2 --inter-dp 2", 2, 1, 1, 2),
+    Shape("--local-dp 2 --inter-tp 2", 1, 2, 2, 1),
+    Shape("--nodes 3 --local-dp 1 --ranks 3", 1, 1, 3, 1),
+    Shape("--ranks 6 --local-dp 2", 3, 2, 1, 1),
+    Shape("--ranks 6 --nodes 3 --local-dp 2 --inter-dp 3", 1, 2, 1, 3),
+    Shape("--ranks 6 --nodes 2 --inter-tp 1", 3, 1, 1, 2),
+    Shape("--local-tp 2 --local-dp 1 --inter-tp 1 --inter-dp 3", 2, 1, 1, 3),
+]
+
+
+def offered_ops(shape):
+    tp, dp = shape.local_tp * shape.inter_tp, shape.local_dp * shape.inter_dp
+    if tp > 1 and dp > 1:
+        return ["all-reduce-all-gather", "reduce-scatter-all-reduce"]
+    return ["all-gather", "reduce-scatter"] if dp > 1 else ["all-reduce"]
+
+
+def offered_modes(shape, forms=("multicast", "unicast")):
+    tp, dp = shape.local_tp * shape.inter_tp, shape.local_dp * shape.inter_dp
+    fused = ["waits"] + ["bytes1"] * (shape.local_tp > 1) + ["bytes2"] * (shape.inter_tp > 1)
+    modes = ["fused-%s-%s" % (name, form) for name in fused for form in forms]
+    return modes + ["base-one"] + ["base-tp-dp"] * (tp > 1 and dp > 1)
+
+
+def bench(*words, env=None):
+    return json.loads(good("bench", "mixed", "--json", *words, env=env))
+
+
+def check_head(about, shape, dtype="bf16"):
+    sizes = shape._asdict()
+    del sizes["words"]
+    assert (about["format"], about["name"]) == ("ferry.bench/1", "mixed"), about
+    assert about["topology"] == sizes, (about["topology"], sizes)
+    local, inter = shape.local_tp * shape.local_dp, shape.inter_tp * shape.inter_dp
+    assert (about["ranks"], about["nodes"]) == (local * inter, inter), about
+    assert about["dtype"] == dtype and about["grid_size"] > 0, about
+    assert (about["engines"]["inside"] != "") == (local > 1), about["engines"]
+    assert (about["engines"]["between"] != "") == (inter > 1), about["engines"]
+
+
+def near(a, b):
+    return abs(a - b) <= 0.01 * abs(b) + 1e-5
+
+
+def check_figures(line, shape, dtype):
+    tp, dp = shape.local_tp * shape.inter_tp, shape.local_dp * shape.inter_dp
+    assert line["calls"] > 0 and line["median_us"] >= line["least_us"] > 0, line
+    assert line["p99_us"] >= line["median_us"], line
+    assert line["bytes"] == line["count"] * ELEMENT[dtype], line
+    assert near(line["gbytes_per_s"], line["bytes"] * dp / line["median_us"] / 1e3), line
+    factor = {"all-reduce": 2 * (tp - 1) / tp, "all-gather": (dp - 1) / dp,
+              "reduce-scatter": (dp - 1) / dp}.get(line["op"], (tp * dp + tp - 2) / (tp * dp))
+    assert near(line["bus_gbytes_per_s"], factor * line["gbytes_per_s"]), (line, factor)
+
+
+def check_right(about, shape, modes=None, sizes=(8192, 16384), dtype="bf16"):
+    """Every operation, size and mode comes once and in order, and nothing is wrong."""
+    check_head(about, shape, dtype)
+    found = [(line["op"], line["bytes"], line["mode"]) for line in about["results"]]
+    modes = sorted(modes or offered_modes(shape), key=MODES.index)
+    wanted = [(op, size, mode) for op in offered_ops(shape) for size in sizes for mode in modes]
+    assert found == wanted, (found, wanted)
+    for line in about["results"]:
+        check_figures(line, shape, dtype)
+        assert (line["wrong"], line["differing_ranks"]) == (0, 0), line
+
+
+def case_threads_are_right():
+    for shape in SHAPES:
+        check_right(bench(*shape.words.split(), "-c", *THREADS, *QUICK), shape)
+
+
+def has_ucx():
+    engines = json.loads(good("info", "--json", "--no-measure"))["engines"]
+    return next(engine for engine in engines if engine["name"] == "ucx")["available"]
+
+
+def case_processes_are_right():
+    for shape in SHAPES:
+        if shape.inter_tp * shape.inter_dp == 1:
+            check_right(bench(*shape.words.split(), "--check", *QUICK), shape)
+
+
+def case_processes_of_faked_nodes_are_right():
+    if not has_ucx():
+        raise cases.Skip("ucx is missing")
+    env = check_bench.environment(UCX_TLS="tcp,self", UCX_NET_DEVICES="lo")
+    for shape in SHAPES[6:8]:
+        check_right(bench(*shape.words.split(), "--check", *QUICK, env=env), shape)
+
+
+def case_types_are_right():
+    shape = SHAPES[5]
+    for dtype in ELEMENT:
+        # Pieces that are neither lines nor blocks; the last element that does not fit is left out.
+        about = bench(*shape.words.split(), "--dtype", dtype, "-c", *THREADS, "--seconds", "0.001",
+                      "--sizes", "26:26")
+        check_right(about, shape, sizes=[24 if dtype == "f32" else 26], dtype=dtype)
+
+
+def case_deterministic_is_right():
+    for shape in (SHAPES[5], SHAPES[6]):
+        about = bench(*shape.words.split(), "--deterministic", "-c", *THREADS, *QUICK)
+        modes = {line["mode"] for line in about["results"]}
+        assert about["deterministic"] and modes and modes < set(offered_modes(shape)), modes
+        check_right(about, shape, modes)
+
+
+def case_wrapped_is_unicast():
+    shape = SHAPES[5]
+    about = bench(*shape.words.split(), "-c", "--transport", "strict:inproc", *QUICK)
+    assert not about["multicast"]
+    check_right(about, shape, offered_modes(shape, ["unicast"]))
+
+
+def case_geometry_is_taken():
+    shape = SHAPES[1]
+    about = bench("--grid", "2", "--max-block", "8", "--min-block", "2", "--min-steps", "3", "-c",
+                  *THREADS, *QUICK)
+    check_right(about, shape)
+    assert about["grid_size"] == 2, about
+
+
+def case_one_op_and_mode():
+    about = bench("--ranks", "4", "--local-tp", "2", "--op", "All_Reduce_All_Gather", "--mode",
+                  "base_tp_dp", *THREADS, *QUICK)
+    found = [(line["op"], line["bytes"], line["mode"], line["wrong"]) for line in about["results"]]
+    assert found == [("all-reduce-all-gather", size, "base-tp-dp", None)
+                     for size in (8192, 16384)], found
+
+
+def case_default_mode():
+    about = bench("--mode", "default", "-c", *THREADS, *QUICK)
+    assert {line["mode"] for line in about["results"]} == {"default"}, about
+    assert all(line["wrong"] == 0 for line in about["results"]), about
+
+
+def case_counts():
+    names = {"inside_bytes_written", "inside_bytes_read", "between_bytes", "waits"}
+    assert not names & set(bench(*THREADS, *QUICK)["results"][0])
+    for shape in (SHAPES[1], SHAPES[6]):
+        for line in bench(*shape.words.split(), "--counts", *THREADS, *QUICK)["results"]:
+            assert names <= set(line) and line["waits"] > 0, line
+            assert line["inside_bytes_written"] > 0, line
+            assert (line["between_bytes"] > 0) == (shape.inter_tp > 1), line
+
+
+def case_alone_nothing_moves():
+    for line in bench("--ranks", "1", "--counts", "-c", *THREADS, *QUICK)["results"]:
+        assert (line["between_bytes"], line["waits"], line["wrong"]) == (0, 0, 0), line
+
+
+def case_table():
+    shape = SHAPES[5]
+    out = good("bench", "mixed", *shape.words.split(), "-c", *THREADS, *QUICK)
+    rows = [line.split() for line in out.splitlines() if line.split()[1:2] == ["KiB"]]
+    wanted = [[str(size), "KiB", str(size * 512), op, mode] for op in offered_ops(shape)
+              for size in (8, 16) for mode in offered_modes(shape)]
+    assert [row[:5] for row in rows] == wanted, out
+    for row in rows:
+        assert len(row) == 9 and row[-1] == "0", row
+        assert all(float(figure) >= 0 for figure in row[5:8]), row
+    plain = good("bench", "mixed", *THREADS, *QUICK)
+    assert all(line.split()[-1] == "-" for line in plain.splitlines() if " KiB " in line), plain
+
+
+def case_table_of_counts():
+    out = good("bench", "mixed", "--counts", *THREADS, *QUICK)
+    head = next(line for line in out.splitlines() if "algbw" in line).split()
+    assert head == ["size", "count", "op", "mode", "time", "algbw", "busbw", "written", "read",
+                    "between", "waits", "wrong"], head
+    assert all(len(line.split()) == len(head) + 1 for line in out.splitlines() if " KiB " in line)
+
+
+def case_joined():
+    out = good("launch", "-n", "3", "--", check_bench.FERRY, "bench", "mixed", "--json", "-c",
+               *QUICK)
+    check_right(json.loads(out), SHAPES[3])
+
+
+def case_autotune():
+    shape = SHAPES[1]
+    about = bench("--autotune", "-c", *THREADS, "--seconds", "0.001", "--sizes", "8K:16K")
+    assert about["tuned"]
+    check_right(about, shape, ["autotune", *offered_modes(shape)])
+
+
+def case_wrong_usage():
+    rows = [("bench", "mixed", *words.split()) for words in (
+        "--dtype f64", "--dtype", "--op fast", "--mode fast", "--ranks 0", "--ranks x",
+        "--nodes 0", "--ranks 3 --nodes 2", "--local-tp 0", "--local-tp -1", "--grid 0",
+        "--local-tp 65536 --local-dp 65536", "--sizes 1:8", "--sizes 8", "--seconds 0", "--threads 2",
+        "--join --ranks 2", "mixed", "--no-such", "--max-bytes 1M")]
+    rows += [("bench", "transport", "--check"), ("bench", "copy", "--op", "all-gather"),
+             ("bench", "pack", "-c")]
+    rows += [("tune", *words.split()) for words in (
+        "more", "--op all-reduce", "--check", "--ranks 3 --nodes 2", "--show", "--out",
+        "--max-bytes 1T", "--show x --ranks 2", "--show x --out y", "--join --ranks 2",
+        "--dtype i8")]
+    for words in rows:
+        status, out, err = ask(*words)
+        assert (status, out, err.count("\n")) == (2, "", 1), (words, status, out, err)
+    env = check_bench.environment(RANK="0", WORLD_SIZE="2")
+    assert ask("bench", "mixed", "--ranks", "3", env=env)[0] == 2
+
+
+def case_refused():
+    rows = [("--ranks 3 --local-tp 2", "3"), ("--op all-gather", "all-gather"),
+            ("--mode fused-bytes2-unicast", "fused-bytes2-unicast"), ("--mode base-tp-dp", "tp-dp"),
+            ("--transport pigeon", "pigeon"), ("--sizes 512G:512G", "TiB"),
+            ("--ranks 4 --nodes 2 --transport inproc --inter-tp 2 --inter-dp 2", "2"),
+            ("--tune-file /nowhere/at-all.json", "/nowhere/at-all.json")]
+    for words, said in rows:
+        status, out, err = ask("bench", "mixed", *words.split())
+        assert (status, out, err.count("\n")) == (1, "", 1) and said in err, (words, out, err)
+
+
+def case_rank_is_killed():
+    for victim in range(3):
+        process = start("bench", "mixed", "--ranks", "3", "--seconds", "2")
+        line = process.stdout.readline()  # the world is there, and the long part begins
+        assert line.startswith("ferry"), line
+        os.kill(ranks_of(process.pid)[victim], signal.SIGKILL)
+        _, err = process.communicate(timeout=check_bench.LIMIT_S)
+        assert process.returncode in (1, 128 + 9), process.returncode
+        assert "rank %d" % victim in err, err
+
+
+# ---- ferry tune ----------------------------------------------------------------------------------
+
+
+def tune(*words):
+    return json.loads(good("tune", "--json", "--max-bytes", "16K", *THREADS, *words))
+
+
+def check_tuning(table, shape, dtype="bf16"):
+    sizes = shape._asdict()
+    del sizes["words"]
+    assert (table["format"], table["topology"]) == ("ferry.tuning/1", sizes), table
+    assert table["dtype"] == dtype and set(table["engines"]) == {"inside", "between"}, table
+    found = [(line["op"], line["bytes"], line["mode"]) for line in table["timings"]]
+    wanted = [(op, size, mode) for op in offered_ops(shape) for size in (8192, 16384)
+              for mode in sorted(offered_modes(shape), key=MODES.index)]
+    assert found == wanted, (found, wanted)
+    for op in offered_ops(shape):
+        for size in (8192, 16384):
+            lines = [line for line in table["timings"]
+                     if (line["op"], line["bytes"]) == (op, size)]
+            chosen = [line for line in lines if line["chosen"]]
+            assert len(chosen) == 1 and chosen[0]["seconds"] > 0, lines
+
+
+def case_tune():
+    for shape in (SHAPES[1], SHAPES[5], SHAPES[7]):
+        check_tuning(tune(*shape.words.split(), "--dtype", "f16"), shape, "f16")
+
+
+def case_tune_processes():
+    shape = SHAPES[5]
+    out = good("tune", "--max-bytes", "8K", *shape.words.split())
+    rows = [line.split() for line in out.splitlines() if " KiB " in line]
+    assert [row[:2] for row in rows] == [["8", "KiB"]] * 2, out
+    for row in rows:
+        assert row.count("*") == 1 and len(row) == 4 + len(offered_modes(shape)), row
+    for op in offered_ops(shape):
+        assert "\n%s\n" % op in out, out
+
+
+def case_tune_is_saved():
+    shape = SHAPES[5]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "tuning.json")
+        printed = tune(*shape.words.split(), "--out", path)
+        with open(path, encoding="utf-8") as file:
+            saved = json.load(file)
+        shown = json.loads(good("tune", "--show", path, "--json"))
+        check_tuning(saved, shape)
+        assert shown == saved == printed, (shown, saved, printed)
+        table = good("tune", "--show", path)
+        assert table.count("*") == 1 + 4 and os.listdir(folder) == ["tuning.json"], table
+        about = bench(*shape.words.split(), "--tune-file", path, "--mode", "autotune", "-c",
+                      *THREADS, *QUICK)
+        check_right(about, shape, ["autotune"])
+
+
+def case_tune_cannot_save():
+    status, out, err = ask("tune", "--max-bytes", "8K", *THREADS, "--out", "/nowhere/tuning.json")
+    assert (status, err.count("\n")) == (1, 1) and "/nowhere/tuning.json" in err, (status, err)
+    assert "all-reduce" in out, out  # it was measured, and is not lost
+
+
+GOOD_TABLE = {
+    "format": "ferry.tuning/1",
+    "topology": {"local_tp": 2, "local_dp": 1, "inter_tp": 1, "inter_dp": 1},
+    "dtype": "f32", "deterministic": False, "engines": {"inside": "shm", "between": ""},
+    "grid_size": 1,
+    "timings": [
+        {"op": "all-reduce", "bytes": 8192, "mode": "fused-waits-multicast", "block_size": 512,
+         "seconds": 1.25e-05, "chosen": True},
+        {"op": "all-reduce", "bytes": 8192, "mode": "base-one", "block_size": 0, "seconds": 0,
+         "chosen": False}]}
+
+
+def changed(path, value):
+    """The good table with another value, or without it; path is of keys and indices."""
+    table = json.loads(json.dumps(GOOD_TABLE))
+    place = table
+    for key in path[:-1]:
+        place = place[key]
+    if value is None:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return json.dumps(table)
+
+
+def case_show():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "good.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(GOOD_TABLE, file)
+        assert json.loads(good("tune", "--show", path, "--json")) == GOOD_TABLE
+        out = good("tune", "--show", path)
+        assert re.search(r"^ +8 KiB +12\.50 \* +- +512$", out, re.MULTILINE), out
+
+
+def case_show_refuses():
+    first, last = GOOD_TABLE["timings"]
+    rows = [("", "bad.json"), ("{", "bad.json:"), ("[]", "object"), ("{}", "format"),
+            (json.dumps(GOOD_TABLE) + "x", "bad.json:"),
+            ('{"format": "ferry.tuning/1", "format": "ferry.tuning/1"}', "bad.json:")]
+    rows += [(changed(path.split("."), value), said) for path, value, said in (
+        ("format", "ferry.tuning/2", "ferry.tuning/2"), ("more", 1, '"more"'),
+        ("dtype", "f64", "f64"), ("dtype", 1, "dtype"), ("deterministic", 0, "deterministic"),
+        ("grid_size", 0, "grid_size"), ("grid_size", 1.5, "grid_size"),
+        ("topology.local_tp", 0, "topology.local_tp"), ("topology.inter_dp", None, "inter_dp"),
+        ("topology.local_dp", 1 << 20, "ranks"), ("topology", [], "topology"),
+        ("engines.inside", None, "inside"), ("engines", None, "engines"),
+        ("timings", None, "timings"), ("timings", {}, "timings"))]
+    rows += [(changed(["timings", 0, key], value), said) for key, value, said in (
+        ("op", "fast", "timings[0].op"), ("op", "all_reduce", "all-reduce"),
+        ("mode", "autotune", "timings[0].mode"), ("mode", None, "mode"), ("bytes", 0, "bytes"),
+        ("block_size", -1, "block_size"), ("seconds", -1, "seconds"), ("seconds", "1", "seconds"),
+        ("seconds", 0, "timings[0]"), ("chosen", False, "chosen"), ("extra", 1, "extra"))]
+    rows += [(changed(["timings"], [last, first]), "timings[0]"),
+             (changed(["timings"], [first, first]), "timings[0]"),
+             (changed(["timings"], [first, {**last, "seconds": 1, "chosen": True}]), "chosen")]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "bad.json")
+        for text, said in rows:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            status, out, err = ask("tune", "--show", path)
+            assert (status, out, err.count("\n")) == (1, "", 1), (text, status, out, err)
+            assert said in err, (text, err)
+    status, out, err = ask("tune", "--show", path)
+    assert (status, err.count("\n")) == (1, 1) and path in err, err
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ferry", required=True)
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    check_bench.FERRY = os.path.realpath(arguments.ferry)
+    return cases.run(cases.chosen(globals(), arguments.only))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

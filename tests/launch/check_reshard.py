@@ -1,0 +1,540 @@
+#!/usr/bin/env python3
+"""Tests of `ferry reshard`, `inspect` and `verify` as commands: arguments, outputs, signals.
+
+    check_reshard.py --ferry PATH [--only TEXT]
+
+What is in the files that they write is looked at elsewhere. Prints the name of every failing case
+with its reason and exits 1.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import cases  # noqa: E402
+import check_run  # noqa: E402
+from check_run import ask, environment, finish, start  # noqa: E402
+
+LIMIT_S = 120
+FOLDER = Path()
+COMMANDS = ("reshard", "inspect", "verify")
+SIZES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "I64": 8, "U8": 1}
+ORDER = sorted(SIZES, key=lambda word: (-SIZES[word], word))
+# What is interrupted must last for a while: many columns of few bytes, and no data but holes.
+LARGE_ROWS, LARGE_COLUMNS, LARGE_TENSORS = 8192, 4096, 10
+
+
+def good(*words, env=None):
+    status, out, err = ask(*words, env=env)
+    assert (status, err) == (0, ""), (words, status, err)
+    return out
+
+
+def bad(status, text, *words):
+    found, out, err = ask(*words)
+    assert found == status, (words, found, err)
+    assert err.count("\n") == 1 and err.startswith("ferry %s: " % words[0]), (words, err)
+    assert text in err, (words, err)
+    assert out == "", (words, out)
+    return err
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+
+def write_tensors(path, tensors, sparse=False):
+    """tensors: name -> (word, shape). Bytes count up, or are a hole."""
+    header, offset, names = {}, 0, sorted(tensors, key=lambda n: (ORDER.index(tensors[n][0]), n))
+    for name in names:
+        word, shape = tensors[name]
+        length = SIZES[word]
+        for extent in shape:
+            length *= extent
+        header[name] = {"dtype": word, "shape": shape, "data_offsets": [offset, offset + length]}
+        offset += length
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        if sparse:
+            file.truncate(8 + len(text) + offset)
+        else:
+            file.write((bytes(range(251)) * (offset // 251 + 1))[:offset])
+    return path
+
+
+TENSORS = {"model.layers.%d.w" % i: ("BF16", [8, 6]) for i in range(12)}
+TENSORS.update({"model.embed.weight": ("F32", [10, 4]), "scalar": ("I64", []),
+                "bytes": ("U8", [5]), "empty": ("F32", [0, 3])})
+TENSOR_BYTES = 12 * 96 + 160 + 8 + 5
+
+
+def source(name="source", tensors=None):
+    folder = FOLDER / name
+    folder.mkdir()
+    write_tensors(folder / "model.safetensors", tensors or TENSORS)
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def layout(ranks=2, dim=1, name="layout.json"):
+    path = FOLDER / name
+    path.write_text(json.dumps({
+        "format": "ferry.layout/1", "mesh": [["tp", ranks]],
+        "rules": [{"match": "*.w", "shard": [{"dim": dim, "axis": "tp"}]}, {"match": "*"}]}))
+    return path
+
+
+def large():
+    """A checkpoint and a layout whose conversion takes a second or more, and little disk before."""
+    tensors = {"t.%d.w" % i: ("U8", [LARGE_ROWS, LARGE_COLUMNS]) for i in range(LARGE_TENSORS)}
+    return write_tensors(FOLDER / "large.safetensors", tensors, sparse=True), layout(ranks=64)
+
+
+def left_over():
+    """What stands in the folder beside inputs: results and partial folders."""
+    inputs = {"source", "layout.json", "large.safetensors"}
+    return sorted(set(os.listdir(FOLDER)) - inputs)
+
+
+# ---- wrong usage and help ------------------------------------------------------------------------
+
+
+def case_wrong_usage():
+    to = ("src", "--to", "tp=2", "--out", "new")
+    rows = [("reshard", (), "a checkpoint is missing"), ("reshard", ("a", "b"), "more than one"),
+            ("reshard", ("a", "--out", "b"), "--to"), ("reshard", ("a", "--to", "hf"), "--out"),
+            ("reshard", ("a", "--to", "", "--out", "b"), "--to"),
+            ("reshard", ("a", "--to", "hf", "--out", ""), "--out"),
+            ("reshard", ("a", "--to"), "--to needs a value"),
+            ("reshard", ("a", "--out"), "--out needs a value"),
+            ("reshard", (*to, "--no-such"), "--no-such"),
+            ("reshard", (*to, "--json=yes"), "--json"),
+            ("reshard", (*to, "--resume=1"), "--resume"),
+            ("reshard", (*to, "--dry-run=1"), "--dry-run"),
+            ("reshard", (*to, "--subset"), "--subset needs a value"),
+            ("reshard", (*to, "--part-bytes", "1M"), "--part-bytes goes with --to hf")]
+    numbers = {"--memory-cap": ("0", "1023K", "1048575", "-1M", "1T", "1MB", "M", "",
+                                "99999999999G"),
+               "--threads": ("0", "-1", "two", "2.5", "5000", ""),
+               "--part-bytes": ("0", "-1", "5GB", "x", ""),
+               "--cast": ("f64", "BF16", "i8", "f8e5m2", "")}
+    for option, values in numbers.items():
+        rows += [("reshard", (*to, option, value), option) for value in values]
+        rows.append(("reshard", (*to, option), option + " needs a value"))
+    rows += [("inspect", (), "a path is missing"), ("inspect", ("a", "b"), "more than one path"),
+             ("inspect", ("a", "--no-such"), "--no-such"), ("inspect", ("a", "--json=1"), "--json"),
+             ("inspect", ("a", "--tensors=1"), "--tensors"),
+             ("verify", (), "two checkpoints"), ("verify", ("a",), "second checkpoint"),
+             ("verify", ("a", "b", "c"), "more than two"),
+             ("verify", ("a", "b", "--no-such"), "--no-such"),
+             ("verify", ("a", "b", "--json=1"), "--json"),
+             ("verify", ("a", "b", "--digests=1"), "--digests")]
+    for option in ("--memory-cap", "--threads"):
+        rows += [("verify", ("a", "b", option, value), option) for value in numbers[option]]
+        rows.append(("verify", ("a", "b", option), option + " needs a value"))
+    for command, words, text in rows:
+        err = bad(2, text, command, *words)
+        assert "see `ferry %s --help`" % command in err, err
+
+
+def case_help():
+    overview = good("--help")
+    order = [line.split()[0] for line in overview.partition("\nCommands:\n")[2].splitlines()]
+    wanted = ["plan", "run", "reshard", "inspect", "verify", "launch", "bench", "info"]
+    assert [word for word in order if word in wanted] == wanted, order
+    options = {"reshard": ("--to", "--out", "--subset", "--cast", "--dry-run", "--memory-cap",
+                           "--threads", "--part-bytes", "--resume", "--json", "--help"),
+               "inspect": ("--json", "--tensors", "--help"),
+               "verify": ("--json", "--digests", "--threads", "--memory-cap", "--help")}
+    for command in COMMANDS:
+        text = good(command, "--help")
+        assert text.startswith("Usage: ferry %s [OPTION]... " % command), text
+        assert text == good(command, "anything", "-h")
+        assert max(map(len, text.splitlines())) <= 100, command
+        described = re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE)
+        assert sorted(described) == sorted(options[command]), (command, described)
+        for title in ("Options:", "What is printed:", "Exit status:", "Examples:"):
+            assert "\n" + title + "\n" in text, (command, title)
+        page = good(command, "--man")
+        assert page.startswith(".TH FERRY-%s 1 " % command) and ".SH OPTIONS" in page.upper(), page
+
+
+# ---- converting ----------------------------------------------------------------------------------
+
+
+def case_reshard():
+    src, new = source(), FOLDER / "new"
+    out = good("reshard", src, "--to", layout(), "--out", new)
+    for title in ("From ", "To ", "Read ", "Written ", "Checksums "):
+        assert any(line.startswith(title) for line in out.splitlines()), (title, out)
+    assert "%s: logical, %d tensors" % (src, len(TENSORS)) in out, out
+    assert "%s: sharded, %d tensors" % (new, len(TENSORS)) in out, out
+    assert sorted(os.listdir(new)) == ["config.json", "ferry.layout.json", "rank-00000.safetensors",
+                                       "rank-00001.safetensors"], os.listdir(new)
+    assert left_over() == ["new"], left_over()
+
+
+def files_of(folder):
+    return {name: os.path.getsize(folder / name) for name in os.listdir(folder)
+            if name.endswith(".safetensors")}
+
+
+def case_reshard_json():
+    src, new, back = source(), FOLDER / "new", FOLDER / "back"
+    words = ("--memory-cap", "1M", "--threads", "2")
+    about = json.loads(good("reshard", src, "--to", layout(), "--out", new, "--json", *words))
+    assert about["format"] == "ferry.reshard/1" and about["version"], about
+    assert (about["source"]["kind"], about["destination"]["kind"]) == ("logical", "sharded"), about
+    assert about["options"] == {"to": str(FOLDER / "layout.json"), "subset": None, "cast": None,
+                                "memory_cap": 1 << 20, "dry_run": False, "resume": False}, about
+    assert about["source"]["tensors"] == about["destination"]["tensors"] == len(TENSORS), about
+    assert {f["name"]: f["bytes"] for f in about["files"]} == files_of(new), about["files"]
+    assert [f["rank"] for f in about["files"]] == [0, 1], about["files"]
+    assert about["read_bytes"] == TENSOR_BYTES and about["checked"] == 0, about
+    assert about["resumed_bytes"] == 0 and about["seconds"] >= about["copy_seconds"] > 0, about
+    assert about["written_bytes"] == about["destination"]["bytes"] == sum(files_of(new).values())
+    assert about["replicated"] == [] and "estimate_s" not in about, about
+    about = json.loads(good("reshard", new, "--to", "hf", "--out", back, "--json", "--part-bytes",
+                            "512", "--cast", "f16", "--subset", "model.*"))
+    assert about["options"]["cast"] == "f16" and about["options"]["subset"] == "model.*", about
+    assert about["checked"] > 0 and about["destination"]["kind"] == "logical", about
+    assert len(about["files"]) > 1 and {f["rank"] for f in about["files"]} == {None}, about
+    assert {f["name"]: f["bytes"] for f in about["files"]} == files_of(back), about["files"]
+
+
+def case_dry_run():
+    src, new = source(), FOLDER / "new"
+    before = sorted(os.listdir(FOLDER))
+    out = good("reshard", src, "--to", layout(40), "--out", new, "--dry-run")
+    assert "rank-00000.safetensors" in out and "rank-00039.safetensors" in out, out
+    assert "  ... 24 more ...\n" in out and "rank-00020.safetensors" not in out, out
+    for title in ("Reads ", "Writes ", "Memory ", "Takes ", "Nothing was written"):
+        assert any(line.startswith(title) for line in out.splitlines()), (title, out)
+    words = ("reshard", src, "--to", layout(40), "--out", new)
+    about = json.loads(good(*words, "--dry-run", "--json"))
+    assert about["options"]["dry_run"] and len(about["files"]) == 40, about
+    assert about["estimate_s"] is None or about["estimate_s"] >= 0, about
+    assert "written_bytes" not in about, about
+    assert sorted(os.listdir(FOLDER)) == sorted(before + ["layout.json"]), os.listdir(FOLDER)
+    sizes = {f["name"]: f["bytes"] for f in about["files"]}
+    good(*words)
+    assert sizes == files_of(new), (sizes, files_of(new))
+
+
+def case_unknown_tensors():
+    """A note tells which tensors no rule of the short form knows."""
+    tensors = {"model.layers.%d.%s.weight" % (i, name): ("BF16", shape) for i in range(2)
+               for name, shape in (("self_attn.q_proj", [16, 8]), ("self_attn.k_proj", [8, 8]),
+                                   ("self_attn.v_proj", [8, 8]), ("self_attn.o_proj", [8, 16]),
+                                   ("mlp.gate_proj", [12, 8]), ("mlp.up_proj", [12, 8]),
+                                   ("mlp.down_proj", [8, 12]), ("input_layernorm", [8]),
+                                   ("post_attention_layernorm", [8]))}
+    tensors.update({"model.embed_tokens.weight": ("BF16", [10, 8]),
+                    "model.norm.weight": ("BF16", [8]), "lm_head.weight": ("BF16", [10, 8])})
+    odd = ["model.layers.%d.odd\n%d.weight" % (i, k) for i in range(2) for k in range(3)]
+    tensors.update({name: ("BF16", [4]) for name in odd})
+    src = source(tensors=tensors)
+    (src / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 2,
+        "hidden_size": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
+        "intermediate_size": 12, "vocab_size": 10, "tie_word_embeddings": False}))
+    status, out, err = ask("reshard", src, "--to", "tp=2", "--out", FOLDER / "new")
+    assert status == 0 and out.startswith("From "), (status, err)
+    assert err.startswith("ferry reshard: note: ") and err.count("\n") == 1, err
+    assert "6 tensors" in err and "odd?" in err and err.endswith(", ...\n"), err
+    about = json.loads(good("reshard", src, "--to", "tp=2", "--out", FOLDER / "other", "--json"))
+    assert sorted(about["replicated"]) == sorted(odd), about["replicated"]
+
+
+def case_reshard_fails():
+    src, to = source(), layout()
+    (FOLDER / "there").mkdir()
+    (FOLDER / "link").symlink_to("nowhere")
+    for name in ("there", "link"):
+        for words in ((), ("--dry-run",), ("--resume",), ("--json",)):
+            bad(1, name, "reshard", src, "--to", to, "--out", FOLDER / name, *words)
+    assert os.listdir(FOLDER / "there") == []
+    new = FOLDER / "new"
+    bad(1, "no-such", "reshard", FOLDER / "no-such", "--to", to, "--out", new)
+    bad(1, "no-such", "reshard", src, "--to", FOLDER / "no-such.json", "--out", new)
+    for folder in ("no-such", "layout.json"):
+        for words in ((), ("--dry-run",)):
+            bad(1, folder, "reshard", src, "--to", to, "--out", FOLDER / folder / "new", *words)
+    bad(1, "", "reshard", src, "--to", "tp=0", "--out", new)
+    assert left_over() == ["link", "there"], left_over()
+
+
+# ---- looking -------------------------------------------------------------------------------------
+
+
+def case_inspect():
+    src, new = source(), FOLDER / "new"
+    out = good("inspect", src)
+    assert "a logical checkpoint, %d tensors of" % len(TENSORS) in out, out
+    for title in ("Files:", "Tensors:", "Types:"):
+        assert "\n" + title + "\n" in out, out
+    rows = [line.split() for line in out.splitlines() if line.startswith("  ")]
+    assert ["12", "bf16", "8", "x", "6", "1.12", "KiB", "model.layers.{0-11}.w"] in rows, out
+    assert ["1", "i64", "scalar", "8", "B", "scalar"] in rows, out
+    assert ["2", "160", "B", "f32"] in rows, out
+    assert "Layout:" not in out, out
+    good("reshard", src, "--to", layout(), "--out", new)
+    out = good("inspect", new, "--tensors")
+    assert "a sharded checkpoint" in out and "\nLayout:\n" in out, out
+    assert all(any(line.endswith("  " + name) for line in out.splitlines()) for name in TENSORS)
+    assert '"match"' in out.partition("\nLayout:\n")[2], out
+
+
+def case_inspect_json():
+    src, new = source(), FOLDER / "new"
+    good("reshard", src, "--to", layout(), "--out", new)
+    for path, kind in ((src, "logical"), (src / "model.safetensors", "logical"), (new, "sharded")):
+        about = json.loads(good("inspect", path, "--json"))
+        assert list(about) == ["format", "kind", "tensors", "files", "layout"], list(about)
+        assert (about["format"], about["kind"]) == ("ferry.inspect/1", kind), about
+        found = {t["name"]: (t["dtype"], t["shape"], t["bytes"]) for t in about["tensors"]}
+        assert len(found) == len(about["tensors"]) and set(found) == set(TENSORS), found
+        for name, (word, shape) in TENSORS.items():
+            assert found[name][:2] == (word.lower().replace("_", ""), shape), (name, found[name])
+        assert sum(entry[2] for entry in found.values()) == TENSOR_BYTES, found
+        folder = path if path.is_dir() else path.parent
+        assert {f["name"]: f["bytes"] for f in about["files"]} == files_of(folder), about["files"]
+        assert all(set(f) == {"name", "bytes"} for f in about["files"]), about["files"]
+        assert (about["layout"] is None) == (kind == "logical"), about["layout"]
+        assert kind == "logical" or about["layout"]["mesh"] == [["tp", 2]], about["layout"]
+
+
+def case_inspect_plans():
+    spec, saved = FOLDER / "spec.json", FOLDER / "saved"
+    spec.write_text(json.dumps(check_run.matrix()))
+    good("plan", spec, "--save", saved)
+    planned = json.loads(good("plan", spec, "--json", "--summary"))
+    for path, kind in ((spec, "spec"), (saved, "plan")):
+        out = good("inspect", path)
+        assert "a %s, 1 tensor of 1.00 MiB\n" % kind in out and planned["digest"] in out, out
+        about = json.loads(good("inspect", path, "--json"))
+        assert about["kind"] == kind and about["files"] == [] and about["layout"] is None, about
+        assert about["tensors"] == [{"name": "w", "shape": [512, 1024], "dtype": "bf16",
+                                     "bytes": 1 << 20}], about["tensors"]
+        for key in ("digest", "world", "bytes"):
+            assert about[key] == planned[key], (key, about[key], planned[key])
+    # An index, however its text reads, is no spec.
+    folder = source(tensors={"ferry.spec/1": ("U8", [4])})
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"ferry.spec/1": "model.safetensors"}}))
+    assert json.loads(good("inspect", index, "--json"))["kind"] == "logical"
+
+
+def case_inspect_fails():
+    bad(1, "no-such", "inspect", FOLDER / "no-such")
+    os.mkfifo(FOLDER / "pipe")
+    bad(1, "pipe", "inspect", FOLDER / "pipe")
+    for name, data in (("none", b""), ("short", b"\x10"), ("text", b"{}"), ("long", b"\x7f" * 64),
+                       ("words", b"ferry.spec/1 is no JSON")):
+        (FOLDER / name).write_bytes(data)
+        bad(1, name, "inspect", FOLDER / name)
+        bad(1, name, "inspect", FOLDER / name, "--json")
+
+
+def case_full_output():
+    src = source()
+    for words in (("inspect", src), ("inspect", src, "--json"), ("verify", src, src, "--digests"),
+                  ("reshard", src, "--to", layout(), "--out", FOLDER / "new", "--dry-run")):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([check_run.FERRY, *map(str, words)], stdout=full,
+                                  stderr=subprocess.PIPE, env=environment(), timeout=LIMIT_S)
+        assert done.returncode == 1 and b"output" in done.stderr, (words, done)
+
+
+def case_verify():
+    src, new = source(), FOLDER / "new"
+    good("reshard", src, "--to", layout(), "--out", new)
+    out = good("verify", src, new)
+    assert out.startswith("equal: %d tensors, " % len(TENSORS)) and out.count("\n") == 1, out
+    words = ("--digests", "--threads", "1", "--memory-cap", "1M")
+    lines = good("verify", src, new, *words).splitlines()
+    rows = [line.split() for line in lines[:-1]]
+    assert {row[2]: int(row[1]) for row in rows}["model.embed.weight"] == 160, rows
+    assert len(rows) == len(TENSORS) and lines[-1].startswith("equal: "), lines
+    about = json.loads(good("verify", new, src, "--json"))
+    assert (about["format"], about["equal"], about["difference"]) == ("ferry.verify/1", True, None)
+    assert (about["a"], about["b"], about["n_tensors"]) == (str(new), str(src), len(TENSORS)), about
+    assert about["tensor_bytes"] == TENSOR_BYTES and about["checked"] > 0, about
+    assert {t["name"]: t["digest"] for t in about["tensors"]} == {row[2]: row[0] for row in rows}
+
+
+def case_verify_differs():
+    src, other = source(), FOLDER / "other.safetensors"
+    data = bytearray((src / "model.safetensors").read_bytes())
+    data[-1] ^= 0x40  # the last byte of "bytes"
+    other.write_bytes(data)
+    bad(1, "bytes", "verify", src, other)
+    status, out, err = ask("verify", src, other, "--json")
+    about = json.loads(out)
+    assert status == 1 and not about["equal"] and about["tensors"] == [], about
+    assert err == "ferry verify: %s\n" % about["difference"], (err, about)
+    bad(1, "no-such", "verify", src, FOLDER / "no-such")
+    bad(1, "no-such", "verify", FOLDER / "no-such", src, "--json")
+
+
+# ---- a terminal ----------------------------------------------------------------------------------
+
+
+def run_on_terminal(*words):
+    """Status, stdout and what came to stderr, which is a terminal."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen([check_run.FERRY, *map(str, words)], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=slave, env=environment())
+    os.close(slave)
+    seen = b""
+    with contextlib.suppress(OSError):  # EIO: the other side is closed
+        while chunk := os.read(master, 65536):
+            seen += chunk
+    os.close(master)
+    out, _ = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out.decode(), seen.decode()
+
+
+def last_line(seen):
+    """What a reader of the terminal sees at the end."""
+    line = ""
+    for part in re.split(r"(\r|\x1b\[K)", seen):
+        line = "" if part in ("\r", "\x1b[K") else line + part
+    return line
+
+
+def case_progress():
+    src, to = large()
+    new = FOLDER / "new"
+    status, out, seen = run_on_terminal("reshard", src, "--to", to, "--out", new, "--threads", 1)
+    assert status == 0 and out.startswith("From "), (status, seen)
+    assert re.search(r"copying: \d+% of 320\.00 MiB, \d+\.\d\d GB/s, ", seen), seen
+    assert "left" in seen and last_line(seen) == "" and "\n" not in seen, seen
+    status, out, seen = run_on_terminal("verify", src, new, "--threads", 1)
+    assert status == 0 and out.startswith("equal: "), (status, seen)
+    assert re.search(r"comparing: \d+% of ", seen) and last_line(seen) == "", seen
+
+
+# ---- signals -------------------------------------------------------------------------------------
+
+
+def partials():
+    return [name for name in os.listdir(FOLDER) if name.startswith(".")]
+
+
+def interrupt(number, *words, times=1, before=None):
+    """The status of a run that is sent signals as soon as it has begun to write; None: too late."""
+    process = start(*words) if before is None else subprocess.Popen(
+        [check_run.FERRY, *map(str, words)], env=environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=before)
+    limit = time.monotonic() + LIMIT_S
+    while not partials() and process.poll() is None:
+        assert time.monotonic() < limit, "nothing was begun"
+        time.sleep(0.001)
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.01)
+    status, out, err = finish(process)
+    assert err == "", err
+    assert status == 0 or out == "", (status, out)
+    return status
+
+
+def interrupt_for_sure(number, *words, **more):
+    """A run may be over before the signal comes."""
+    for _ in range(10):
+        status = interrupt(number, *words, **more)
+        if status != 0:
+            return status
+        subprocess.run(["rm", "-rf", FOLDER / "new"], check=True)
+    raise AssertionError("every run was too quick")
+
+
+def case_signals():
+    src, to = large()
+    words = ("reshard", src, "--to", to, "--out", FOLDER / "new", "--threads", 1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for times in (1, 3):
+            status = interrupt_for_sure(number, *words, times=times)
+            assert status == -number, (number, status)
+            assert left_over() == [], left_over()
+
+
+def case_ignored_signal():
+    """As under nohup."""
+    src, to = large()
+    words = ("reshard", src, "--to", to, "--out", FOLDER / "new")
+    status = interrupt(signal.SIGHUP, *words,
+                       before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert status == 0 and left_over() == ["new"], (status, left_over())
+
+
+def case_resume():
+    src, to = large()
+    new = FOLDER / "new"
+    words = ("reshard", src, "--to", to, "--out", new, "--threads", 1)
+    status = interrupt_for_sure(signal.SIGINT, *words, "--resume")
+    assert status == -signal.SIGINT and not new.exists() and len(partials()) == 1, left_over()
+    about = json.loads(good(*words, "--resume", "--json"))
+    assert about["options"]["resume"] and about["resumed_bytes"] <= about["written_bytes"], about
+    assert left_over() == ["new"], left_over()
+    good("verify", src, new)
+    # What a killed run has left is removed by a plain one.
+    subprocess.run(["rm", "-rf", new], check=True)
+    status = interrupt_for_sure(signal.SIGKILL, *words)
+    assert status == -signal.SIGKILL and not new.exists() and len(partials()) == 1, left_over()
+    about = json.loads(good(*words, "--json"))
+    assert about["resumed_bytes"] == 0 and left_over() == ["new"], (about, left_over())
+
+
+def case_signal_while_comparing():
+    src, _ = large()
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(FOLDER / "new")
+    process = start("verify", src, src, "--threads", 1)
+    # Opening takes no time; when the file is mapped or open for its data, comparing has begun.
+    limit = time.monotonic() + LIMIT_S
+    while process.poll() is None and time.monotonic() < limit:
+        with open("/proc/%d/status" % process.pid) as file:
+            caught = next(line for line in file if line.startswith("SigCgt:")).split()[1]
+        if int(caught, 16) & 1 << signal.SIGINT - 1:
+            break
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    status, out, err = finish(process)
+    assert (status, out, err) == (-signal.SIGINT, "", ""), (status, out, err)
+
+
+def in_a_folder(function):
+    global FOLDER
+    with tempfile.TemporaryDirectory() as folder:
+        FOLDER = Path(folder)
+        function()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ferry", required=True)
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    check_run.FERRY = os.path.realpath(arguments.ferry)
+    chosen = cases.chosen(globals(), arguments.only)
+    return cases.run(chosen, in_a_folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

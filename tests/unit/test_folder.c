@@ -1,0 +1,575 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "base/file.h"
+#include "checkpoint/folder.h"
+
+#include "base/alloc.h"
+
+#include "support/check.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char base[64];
+
+#define PARTIAL ".out.ferry-partial"
+
+static const char *path_of(const char *name)
+{
+    static char paths[4][400];
+    static int  next;
+    char       *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", base, name);
+    return path;
+}
+
+static int make_base(void **state)
+{
+    (void)state;
+    snprintf(base, sizeof base, "/tmp/ferry-test-XXXXXX");
+    return mkdtemp(base) == NULL;
+}
+
+/* All that lies in a folder, two levels deep at most here; links are not followed. */
+static void remove_tree(const char *path)
+{
+    char           inner[700];
+    DIR           *dir = opendir(path);
+    struct dirent *item;
+    while (dir != NULL && (item = readdir(dir)) != NULL) {
+        struct stat about;
+        snprintf(inner, sizeof inner, "%s/%s", path, item->d_name);
+        if (strcmp(item->d_name, ".") == 0 || strcmp(item->d_name, "..") == 0 ||
+            lstat(inner, &about) != 0) {
+            continue;
+        }
+        if (S_ISDIR(about.st_mode)) {
+            remove_tree(inner);
+        } else {
+            unlink(inner);
+        }
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    rmdir(path);
+}
+
+static int remove_base(void **state)
+{
+    (void)state;
+    remove_tree(base);
+    return access(base, F_OK) == 0;
+}
+
+static void put(const char *name, const char *text)
+{
+    int fd = open(path_of(name), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    check_row(name, fd >= 0);
+    check_row(name, write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+}
+
+static bool holds(const char *name, const char *text)
+{
+    char    bytes[64];
+    int     fd = open(path_of(name), O_RDONLY | O_NOFOLLOW);
+    ssize_t n  = fd < 0 ? -1 : read(fd, bytes, sizeof bytes);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return n == (ssize_t)strlen(text) && memcmp(bytes, text, (size_t)n) == 0;
+}
+
+static bool is_there(const char *name)
+{
+    struct stat about;
+    return lstat(path_of(name), &about) == 0;
+}
+
+/* How many entries a folder of the base has; -1: it is none. */
+static int entries_of(const char *name)
+{
+    int            n   = 0;
+    DIR           *dir = opendir(path_of(name));
+    struct dirent *item;
+    if (dir == NULL) {
+        return -1;
+    }
+    while ((item = readdir(dir)) != NULL) {
+        n += strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0;
+    }
+    closedir(dir);
+    return n;
+}
+
+static fy_folder begin(const char *path, bool keep, bool expected_resumed)
+{
+    ferry_error error;
+    fy_folder   folder  = {0};
+    bool        resumed = !expected_resumed;
+    must(fy_folder_begin(path, keep, &folder, &resumed, &error), &error);
+    check_row(path, resumed == expected_resumed);
+    return folder;
+}
+
+static void refuse(const char *row, const char *path, bool keep, ferry_status expected,
+                   const char *says)
+{
+    ferry_error error;
+    fy_folder   folder  = {0};
+    bool        resumed = false;
+    check_status(row, expected, fy_folder_begin(path, keep, &folder, &resumed, &error), &error);
+    check_says(row, says, &error);
+    check_row(row, folder.path == NULL && !resumed);
+    fy_folder_end(&folder, keep); /* nothing */
+}
+
+static void put_into(const fy_folder *folder, const char *name, const char *text)
+{
+    int fd = openat(folder->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    check_row(name, fd >= 0);
+    check_row(name, write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+}
+
+/* ---- the plain life ---- */
+
+static void test_commit(void **state)
+{
+    (void)state;
+    ferry_error error;
+    struct stat about;
+    mode_t      mask   = umask(027);
+    fy_folder   folder = begin(path_of("out"), false, false);
+    umask(mask);
+    assert_string_equal(folder.path, path_of("out"));
+    assert_string_equal(folder.parent, base);
+    assert_string_equal(folder.partial, path_of(PARTIAL));
+    put_into(&folder, "a", "1");
+    put_into(&folder, FY_JOURNAL_NAME, "journal");
+    assert_true(is_there(PARTIAL "/a") && !is_there("out"));
+    for (const int *fd = &folder.parent_fd; fd <= &folder.lock; fd++) {
+        assert_true((fcntl(*fd, F_GETFD) & FD_CLOEXEC) != 0);
+    }
+    must(fy_folder_commit(&folder, &error), &error);
+    fy_folder_end(&folder, false);
+    assert_null(folder.path);
+    fy_folder_end(&folder, false); /* again: nothing */
+    assert_int_equal(entries_of("."), 1);
+    assert_int_equal(entries_of("out"), 1);
+    assert_true(holds("out/a", "1"));
+    assert_int_equal(stat(path_of("out"), &about), 0);
+    assert_int_equal(about.st_mode & 07777, 0750);
+}
+
+static void test_end_without_result(void **state)
+{
+    (void)state;
+    fy_folder folder = begin(path_of("out"), true, false);
+    put_into(&folder, "a", "1");
+    fy_folder_end(&folder, false);
+    assert_int_equal(entries_of("."), 0);
+    folder = begin(path_of("out"), false, false);
+    fy_folder_end(&folder, true);
+    assert_int_equal(entries_of(PARTIAL), 1); /* the lock */
+    folder = begin(path_of("out"), true, false);
+    fy_folder_end(&folder, false);
+    assert_int_equal(entries_of("."), 0);
+}
+
+static void test_resume(void **state)
+{
+    (void)state;
+    ferry_error error;
+    fy_folder   folder = begin(path_of("out"), true, false);
+    put_into(&folder, "a", "1");
+    fy_folder_end(&folder, true);
+    folder = begin(path_of("out"), true, true);
+    assert_true(holds(PARTIAL "/a", "1"));
+    put_into(&folder, "b", "2");
+    fy_folder_end(&folder, true);
+    folder = begin(path_of("out"), true, true);
+    must(fy_folder_clear(&folder, &error), &error); /* it does not fit */
+    assert_int_equal(entries_of(PARTIAL), 1);
+    put_into(&folder, "a", "3");
+    fy_folder_end(&folder, true);
+    folder = begin(path_of("out"), true, true);
+    must(fy_folder_commit(&folder, &error), &error);
+    fy_folder_end(&folder, true);
+    assert_int_equal(entries_of("."), 1);
+    assert_true(holds("out/a", "3"));
+}
+
+/* A plain run begins anew, whatever lies there. */
+static void test_leftovers_go(void **state)
+{
+    (void)state;
+    fy_folder folder = begin(path_of("out"), true, false);
+    for (int i = 0; i < 300; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        put_into(&folder, name, "x");
+    }
+    fy_folder_end(&folder, true);
+    unlink(path_of(PARTIAL "/" FY_LOCK_NAME)); /* as after a loss of power */
+    folder = begin(path_of("out"), false, false);
+    assert_int_equal(entries_of(PARTIAL), 1);
+    fy_folder_end(&folder, false);
+    assert_int_equal(entries_of("."), 0);
+}
+
+static void test_forms_of_path(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *partial;
+    } rows[] = {{"out", ".out.ferry-partial"},
+                {"out///", ".out.ferry-partial"},
+                {"./out/", "./.out.ferry-partial"},
+                {"in/../out", "in/../.out.ferry-partial"},
+                {".hidden", "..hidden.ferry-partial"}};
+    ferry_error error;
+    int         here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(chdir(base), 0);
+    mkdir("in", 0700);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        fy_folder folder = begin(rows[i].path, false, false);
+        check_row(rows[i].path, strcmp(folder.partial, rows[i].partial) == 0);
+        check_row(rows[i].path, access(rows[i].partial, F_OK) == 0);
+        must(fy_folder_commit(&folder, &error), &error);
+        check_row(rows[i].path, rmdir(folder.path) == 0);
+        fy_folder_end(&folder, false);
+        check_row(rows[i].path, entries_of(".") == 1);
+    }
+    assert_int_equal(fchdir(here), 0);
+    close(here);
+}
+
+/* ---- what is refused ---- */
+
+static void test_exists(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"file", "empty", "none", "pipe"};
+    put("file", "x");
+    mkdir(path_of("empty"), 0700);
+    assert_int_equal(symlink("nowhere", path_of("none")), 0);
+    mkfifo(path_of("pipe"), 0600);
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        refuse(names[i], path_of(names[i]), false, FERRY_ERR_IO, path_of(names[i]));
+        refuse(names[i], path_of(names[i]), true, FERRY_ERR_IO, "exists");
+    }
+    refuse("slashes", path_of("empty//"), false, FERRY_ERR_IO, "exists");
+    refuse("slashes", path_of("file/"), false, FERRY_ERR_IO, "exists");
+    assert_int_equal(entries_of("."), COUNT_OF(names));
+    assert_int_equal(entries_of("empty"), 0);
+}
+
+static void test_no_place(void **state)
+{
+    (void)state;
+    char name[NAME_MAX + 2], longer[9000];
+    put("file", "x");
+    refuse("empty", "", false, FERRY_ERR_IO, "empty");
+    refuse("root", "/", false, FERRY_ERR_IO, "exists");
+    refuse("roots", "///", false, FERRY_ERR_IO, "exists");
+    refuse("here", ".", false, FERRY_ERR_IO, "exists");
+    refuse("above", "..", false, FERRY_ERR_IO, "exists");
+    refuse("no parent", path_of("none/out"), false, FERRY_ERR_IO, path_of("none"));
+    refuse("parent is a file", path_of("file/out"), false, FERRY_ERR_IO, path_of("file"));
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    refuse("long path", longer, false, FERRY_ERR_LIMIT, "long");
+    memset(name, 'x', sizeof name);
+    name[NAME_MAX - 14] = '\0'; /* one dot and .ferry-partial are 15 */
+    refuse("long name", path_of(name), false, FERRY_ERR_LIMIT, name);
+    assert_int_equal(entries_of("."), 1);
+    name[NAME_MAX - 15] = '\0';
+    fy_folder folder    = begin(path_of(name), false, false);
+    fy_folder_end(&folder, false);
+    assert_int_equal(entries_of("."), 1);
+}
+
+/* Another one has made it since: it stays as it is, and what was written can be gone on with. */
+static void test_appears_meanwhile(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        ferry_error error;
+        fy_folder   folder = begin(path_of("out"), false, false);
+        put_into(&folder, "a", "1");
+        put_into(&folder, FY_JOURNAL_NAME, "journal");
+        if (kind == 0) {
+            assert_int_equal(mkdir(path_of("out"), 0700), 0);
+        } else if (kind == 1) {
+            put("out", "other");
+        } else if (kind == 2) {
+            assert_int_equal(symlink("nowhere", path_of("out")), 0);
+        } else {
+            assert_int_equal(symlink(PARTIAL, path_of("out")), 0);
+        }
+        assert_int_equal(fy_folder_commit(&folder, &error), FERRY_ERR_IO);
+        check_says("appeared", path_of("out"), &error);
+        check_says("appeared", "exists", &error);
+        assert_true(is_there(PARTIAL "/" FY_JOURNAL_NAME));
+        fy_folder_end(&folder, false);
+        assert_int_equal(entries_of("."), 1);
+        assert_true(kind != 0 || entries_of("out") == 0);
+        assert_true(kind != 1 || holds("out", "other"));
+        remove(path_of("out"));
+    }
+}
+
+/* ---- strange leftovers ---- */
+
+/* Links are removed, never what they lead to. */
+static void test_links_left(void **state)
+{
+    (void)state;
+    for (int keep = 0; keep < 2; keep++) {
+        put("precious", "1");
+        mkdir(path_of("around"), 0700);
+        put("around/too", "2");
+        mkdir(path_of(PARTIAL), 0700);
+        assert_int_equal(symlink("../precious", path_of(PARTIAL "/a")), 0);
+        assert_int_equal(symlink("../around", path_of(PARTIAL "/b")), 0);
+        assert_int_equal(link(path_of("precious"), path_of(PARTIAL "/c")), 0);
+        assert_int_equal(mkfifo(path_of(PARTIAL "/d"), 0600), 0);
+        fy_folder folder = begin(path_of("out"), keep != 0, false);
+        assert_int_equal(entries_of(PARTIAL), 1);
+        fy_folder_end(&folder, false);
+        assert_true(holds("precious", "1") && holds("around/too", "2"));
+        assert_int_equal(entries_of("."), 2);
+    }
+    mkdir(path_of(PARTIAL), 0700); /* a second name alone is one that is not the run's own */
+    assert_int_equal(link(path_of("precious"), path_of(PARTIAL "/c")), 0);
+    fy_folder folder = begin(path_of("out"), true, false);
+    fy_folder_end(&folder, false);
+    assert_true(holds("precious", "1"));
+}
+
+/* A folder is none of ours: nothing at all is removed. */
+static void test_folder_left(void **state)
+{
+    (void)state;
+    mkdir(path_of(PARTIAL), 0700);
+    mkdir(path_of(PARTIAL "/sub"), 0700);
+    put(PARTIAL "/file", "1");
+    put(PARTIAL "/sub/file", "2");
+    refuse("sub", path_of("out"), false, FERRY_ERR_IO, PARTIAL "/sub");
+    refuse("sub", path_of("out"), true, FERRY_ERR_IO, PARTIAL "/sub");
+    assert_true(holds(PARTIAL "/file", "1") && holds(PARTIAL "/sub/file", "2"));
+}
+
+static void test_no_partial_folder(void **state)
+{
+    (void)state;
+    mkdir(path_of("around"), 0700);
+    put("around/file", "1");
+    put("file", "2");
+    assert_int_equal(symlink("around", path_of(PARTIAL)), 0);
+    refuse("link", path_of("out"), false, FERRY_ERR_IO, PARTIAL);
+    unlink(path_of(PARTIAL));
+    put(PARTIAL, "3");
+    refuse("file", path_of("out"), false, FERRY_ERR_IO, PARTIAL);
+    assert_true(holds(PARTIAL, "3"));
+    unlink(path_of(PARTIAL));
+    mkdir(path_of(PARTIAL), 0700);
+    assert_int_equal(symlink("../file", path_of(PARTIAL "/" FY_LOCK_NAME)), 0);
+    refuse("lock is a link", path_of("out"), false, FERRY_ERR_IO, FY_LOCK_NAME);
+    unlink(path_of(PARTIAL "/" FY_LOCK_NAME));
+    mkfifo(path_of(PARTIAL "/" FY_LOCK_NAME), 0600);
+    refuse("lock is a pipe", path_of("out"), false, FERRY_ERR_IO, FY_LOCK_NAME);
+    assert_true(holds("around/file", "1") && holds("file", "2"));
+}
+
+/* ---- other runs ---- */
+
+/* Begins in a child, which then lives until it is killed. */
+static pid_t start_run(const char *path)
+{
+    int  ready[2];
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        fy_folder   folder = {0};
+        bool        resumed;
+        ferry_error error;
+        int         fd = -1;
+        alarm(60);
+        if (fy_folder_begin(path, true, &folder, &resumed, &error) == FERRY_OK) {
+            fd = openat(folder.fd, "data", O_WRONLY | O_CREAT, 0600);
+        }
+        if (fd >= 0 && write(ready[1], "r", 1) == 1) {
+            pause();
+        }
+        _exit(1);
+    }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    return child;
+}
+
+static void test_live_run(void **state)
+{
+    (void)state;
+    char  says[40];
+    pid_t child = start_run(path_of("out"));
+    snprintf(says, sizeof says, "another run (process %ld)", (long)child);
+    refuse("live", path_of("out"), false, FERRY_ERR_IO, says);
+    refuse("live", path_of("out"), true, FERRY_ERR_IO, says);
+    put(PARTIAL "/" FY_LOCK_NAME, "not a number");
+    refuse("nameless", path_of("out"), false, FERRY_ERR_IO, "another run is");
+    assert_true(is_there(PARTIAL "/data"));
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    fy_folder folder = begin(path_of("out"), true, true);
+    refuse("own", path_of("out"), false, FERRY_ERR_IO, "another run (process");
+    fy_folder_end(&folder, true);
+    folder = begin(path_of("out"), false, false);
+    assert_int_equal(entries_of(PARTIAL), 1);
+    fy_folder_end(&folder, false);
+    assert_int_equal(entries_of("."), 0);
+}
+
+enum { N_RUNS = 4, N_ROUNDS = 60 };
+
+/* What one of many runs finds wrong; NULL: nothing. Counts the folders that it got. */
+static const char *run_once(long id, int *n_begun)
+{
+    fy_folder   folder = {0};
+    bool        resumed;
+    ferry_error error;
+    char        text[32], away[32];
+    snprintf(text, sizeof text, "%ld", id);
+    snprintf(away, sizeof away, "away-%ld", id);
+    if (fy_folder_begin(path_of("out"), false, &folder, &resumed, &error) != FERRY_OK) {
+        bool expected =
+            strstr(error.message, "another run") != NULL || strstr(error.message, "exists") != NULL;
+        return expected ? NULL : "begin fails otherwise";
+    }
+    int fd = openat(folder.fd, "data", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, text, strlen(text)) < 0 || close(fd) != 0) {
+        return "another run's file is in the folder, or the folder is gone";
+    }
+    if (++*n_begun % 3 == 0) {
+        fy_folder_end(&folder, false);
+        return NULL;
+    }
+    if (fy_folder_commit(&folder, &error) != FERRY_OK) {
+        fy_folder_end(&folder, false);
+        return "nobody else makes results now, and yet there is one";
+    }
+    if (!holds("out/data", text) || entries_of("out") != 1) {
+        return "the result is not what was written";
+    }
+    fy_folder_end(&folder, false);
+    if (!holds("out/data", text) || entries_of("out") != 1 ||
+        rename(path_of("out"), path_of(away)) != 0) {
+        return "the result does not stay";
+    }
+    remove_tree(path_of(away));
+    return NULL;
+}
+
+/* Runs that come, end and are replaced all the time never meet in one folder. */
+static void test_many_runs(void **state)
+{
+    (void)state;
+    pid_t runs[N_RUNS];
+    int   n_failed = 0;
+    for (int r = 0; r < N_RUNS; r++) {
+        runs[r] = fork();
+        if (runs[r] == 0) {
+            int n_begun = 0;
+            alarm(50);
+            while (n_begun < N_ROUNDS) {
+                const char *wrong = run_once((long)getpid(), &n_begun);
+                if (wrong != NULL) {
+                    fprintf(stderr, "round %d: %s\n", n_begun, wrong);
+                    _exit(2);
+                }
+            }
+            _exit(0);
+        }
+    }
+    for (int r = 0; r < N_RUNS; r++) {
+        int how = 0;
+        assert_int_equal(waitpid(runs[r], &how, 0), runs[r]);
+        n_failed += how != 0;
+    }
+    assert_int_equal(n_failed, 0);
+    assert_int_equal(entries_of("."), 0);
+}
+
+/* ---- the rest ---- */
+
+static int open_files(void)
+{
+    int            n   = 0;
+    DIR           *dir = opendir("/proc/self/fd");
+    struct dirent *item;
+    while ((item = readdir(dir)) != NULL) {
+        n += item->d_name[0] != '.';
+    }
+    closedir(dir);
+    return n;
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    ferry_status status  = FERRY_ERR_NO_MEMORY;
+    int          n_files = open_files();
+    int64_t      n       = 0;
+    fy_folder    folder  = {0};
+    for (; status != FERRY_OK; n++) {
+        ferry_error error;
+        bool        resumed;
+        fy_alloc_fail_after(n);
+        status = fy_folder_begin(path_of("out"), true, &folder, &resumed, &error);
+        fy_alloc_fail_after(-1);
+        assert_true(status == FERRY_OK || status == FERRY_ERR_NO_MEMORY);
+        assert_true(status == FERRY_OK || open_files() == n_files);
+    }
+    assert_true(n > 3);
+    fy_folder_end(&folder, false);
+    assert_int_equal(open_files(), n_files);
+    assert_int_equal(entries_of("."), 0);
+}
+
+static void test_sentences(void **state)
+{
+    (void)state;
+    ferry_error error;
+    assert_int_equal(fy_fail_errno("a/b", "cannot be written", ENOSPC, &error), FERRY_ERR_IO);
+    assert_string_equal(error.message,
+                        "a/b: cannot be written: the disk is full (No space left on device)");
+    fy_fail_errno("a/b", "cannot be written", EDQUOT, &error);
+    check_says("quota", "the disk is full (", &error);
+    fy_fail_errno("a/b", "cannot be written", EIO, &error);
+    assert_string_equal(error.message, "a/b: cannot be written: Input/output error");
+}
+
+#define ROW(test) cmocka_unit_test_setup_teardown(test, make_base, remove_base)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ROW(test_commit),       ROW(test_end_without_result), ROW(test_resume),
+        ROW(test_leftovers_go), ROW(test_forms_of_path),      ROW(test_exists),
+        ROW(test_no_place),     ROW(test_appears_meanwhile),  ROW(test_links_left),
+        ROW(test_folder_left),  ROW(test_no_partial_folder),  ROW(test_live_run),
+        ROW(test_many_runs),    ROW(test_no_memory),          ROW(test_sentences),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,420 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Autotune: what ranks measure, choose, save and read together. */
+#include "rank_threads.h"
+#include "tune_tables.h"
+
+#include <time.h>
+
+enum { SMALL = 32 << 10, N_SIZES = 3 }; /* pieces of 8, 16 and 32 KiB */
+
+static ferry_mixed_comm_options options_of(const rank_thread *self, uint32_t tp, uint32_t n_nodes)
+{
+    ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
+    o.dtype                    = FERRY_F32;
+    o.world_rank               = self->rank;
+    o.world_size               = self->n_ranks;
+    o.local_size               = self->n_ranks / n_nodes;
+    o.local_rank               = self->rank % o.local_size;
+    o.inter_size               = n_nodes;
+    o.inter_rank               = self->rank / o.local_size;
+    o.local_tp_size            = tp;
+    o.autotune_bytes           = SMALL;
+    return o;
+}
+
+/* Every measured size has one choice; a mode that is left out stays so. */
+static void check_timings(rank_thread *self, const ferry_mixed_comm *comm, size_t n_modes)
+{
+    size_t n = ferry_mixed_comm_timing_count(comm), n_chosen = 0;
+    expect(self, n == comm->n_ops * n_modes * N_SIZES);
+    for (size_t i = 0; i < n; i++) {
+        ferry_mixed_timing t = FERRY_MIXED_TIMING_INIT, last = FERRY_MIXED_TIMING_INIT;
+        size_t             in_op = i % (n_modes * N_SIZES);
+        expect_ok(self, ferry_mixed_comm_timing_at(comm, i, &t, &self->error));
+        expect(self, t.op == comm->ops[i / (n_modes * N_SIZES)]);
+        expect(self, t.mode == comm->modes[i % n_modes]);
+        expect(self, t.bytes == (uint64_t)8192 << in_op / n_modes);
+        expect(self, t.block_size <= comm->limits.most_lines);
+        expect(self, t.seconds > 0 || !t.chosen);
+        if (in_op >= n_modes) {
+            expect_ok(self, ferry_mixed_comm_timing_at(comm, i - n_modes, &last, &self->error));
+            expect(self, last.seconds > 0 || t.seconds == 0);
+        } else {
+            expect(self, t.seconds > 0);
+        }
+        n_chosen += t.chosen;
+        if (i % n_modes == n_modes - 1) {
+            expect(self, n_chosen == 1);
+            n_chosen = 0;
+        }
+    }
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_mixed_comm_timing_at(comm, n, &(ferry_mixed_timing)FERRY_MIXED_TIMING_INIT,
+                                             &self->error));
+}
+
+/* Bit for bit what the other ranks have. */
+static void check_alike(rank_thread *self, const ferry_mixed_comm *comm)
+{
+    size_t      bytes = comm->tuning->n * sizeof *comm->tuning->timings;
+    const void *all   = NULL;
+    expect_ok(self, ferry_world_all_gather(self->world, comm->tuning->timings, bytes, &all,
+                                           &self->error));
+    for (uint32_t rank = 0; rank < self->n_ranks; rank++) {
+        expect(self, memcmp((const char *)all + rank * bytes, comm->tuning->timings, bytes) == 0);
+    }
+}
+
+/* A gather of pieces of as many bytes, in the mode that the table has for them. */
+static void check_run(rank_thread *self, ferry_mixed_comm *comm, uint64_t bytes)
+{
+    uint64_t           n    = bytes / sizeof(float);
+    float             *in   = calloc(n, sizeof *in);
+    float             *out  = calloc(2 * n, sizeof *out);
+    ferry_mixed_tensor ti   = {ferry_buffer_of(in, bytes), 1, n};
+    ferry_mixed_tensor to   = {ferry_buffer_of(out, 2 * bytes), 2, n};
+    uint32_t           mode = 0;
+    expect_ok(self, ferry_mixed_comm_select_autotune_mode(comm, FERRY_MIXED_ALL_REDUCE_ALL_GATHER,
+                                                          &ti, &mode, &self->error));
+    for (size_t i = 0; i < comm->tuning->n; i++) {
+        const ferry_mixed_timing *t = &comm->tuning->timings[i];
+        if (t->op == FERRY_MIXED_ALL_REDUCE_ALL_GATHER && t->bytes == bytes && t->chosen) {
+            expect(self, mode == t->mode);
+        }
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        in[i] = (float)(self->rank + i % 7);
+    }
+    expect_ok(self, ferry_mixed_comm_run(comm, FERRY_MIXED_ALL_REDUCE_ALL_GATHER, &ti, &to,
+                                         FERRY_MIXED_AUTOTUNE, NULL, &self->error));
+    for (uint64_t i = 0; i < n; i++) { /* ranks 0 and 1, then 2 and 3 */
+        expect(self, out[i] == (float)(1 + 2 * (i % 7)));
+        expect(self, out[n + i] == (float)(5 + 2 * (i % 7)));
+    }
+    free(in);
+    free(out);
+}
+
+static void run_tuned(rank_thread *self)
+{
+    ferry_mixed_comm        *comm = NULL, *other;
+    ferry_mixed_comm_options o    = options_of(self, 2, 1);
+    ferry_mixed_comm_info    info = FERRY_MIXED_COMM_INFO_INIT;
+    const uint32_t          *modes;
+    size_t                   n_modes;
+    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, &self->error));
+    expect(self, n_modes == 7 && modes[6] == FERRY_MIXED_AUTOTUNE);
+    check_timings(self, comm, 6);
+    check_alike(self, comm);
+    check_run(self, comm, 8192);
+    check_run(self, comm, SMALL);
+    check_run(self, comm, 4);
+    check_run(self, comm, 4 * SMALL + 4);
+    /* Again: the table is replaced, the mode does not come twice. */
+    expect_ok(self, ferry_mixed_comm_run_autotune(comm, &self->error));
+    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(comm, &modes, &n_modes, &self->error));
+    expect(self, n_modes == 7);
+    check_timings(self, comm, 6);
+    check_alike(self, comm);
+    /* Saved by one rank, and read by all of another handle. */
+    if (self->rank == 0) {
+        expect_ok(self, ferry_mixed_comm_save_tuning(comm, path_of("d.json"), &self->error));
+    }
+    expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    o.tune_file = path_of("d.json");
+    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &other, &self->error));
+    expect(self, other->tuning->n == comm->tuning->n);
+    expect(self, memcmp(other->tuning->timings, comm->tuning->timings,
+                        comm->tuning->n * sizeof *comm->tuning->timings) == 0);
+    expect_ok(self, ferry_mixed_comm_get_valid_mode_list(other, &modes, &n_modes, &self->error));
+    expect(self, n_modes == 7 && modes[6] == FERRY_MIXED_AUTOTUNE);
+    expect_ok(self, ferry_mixed_comm_describe(other, &info, &self->error));
+    expect(self, info.tuned);
+    check_run(self, other, SMALL);
+    ferry_mixed_comm_destroy(other);
+    ferry_mixed_comm_destroy(comm);
+}
+
+/* Nodes that are faked, and ranks that are alone: whatever there is gets times. */
+static void run_other(rank_thread *self)
+{
+    ferry_mixed_comm        *comm    = NULL;
+    uint32_t                 n_nodes = (uint32_t)(uintptr_t)self->context;
+    ferry_mixed_comm_options o       = options_of(self, 0, n_nodes);
+    o.deterministic                  = n_nodes > 1;
+    o.autotune_bytes                 = n_nodes > 1 ? SMALL : 2 * SMALL - 1;
+    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
+    expect(self, fy_comm_has_mode(comm, FERRY_MIXED_AUTOTUNE));
+    check_timings(self, comm, comm->n_modes - 1);
+    check_alike(self, comm);
+    ferry_mixed_comm_destroy(comm);
+}
+
+static void test_ranks(void **state)
+{
+    (void)state;
+    run_ranks(4, NULL, run_tuned, NULL);
+    run_ranks(4, NULL, run_other, (void *)(uintptr_t)2);
+    run_ranks(3, NULL, run_other, (void *)(uintptr_t)1);
+    run_ranks(1, NULL, run_other, (void *)(uintptr_t)1);
+}
+
+/*
+ * What is chosen: calls of some modes are made slow beyond all doubt.
+ */
+
+static void sleep_us(long us)
+{
+    nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
+}
+
+/* A call of one mode takes so long, and those of others longer. */
+typedef struct choice {
+    uint32_t mode;
+    long     us, others_us;
+    uint64_t last_call;
+} choice;
+
+static void stall_calls(void *context, const fy_lane *lane)
+{
+    choice        *c    = context;
+    const fy_call *call = &lane->comm->call;
+    if (call->number != c->last_call && call->geometry.n_elements > 16) {
+        sleep_us(call->mode == c->mode ? c->us : c->others_us);
+    }
+    c->last_call = call->number;
+}
+
+static void run_choice(rank_thread *self)
+{
+    ferry_mixed_comm        *comm = NULL;
+    ferry_mixed_comm_options o    = options_of(self, 0, 1);
+    choice                   c    = *(const choice *)self->context;
+    o.use_autotune                = false;
+    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
+    /* One rank is enough: the slowest counts, on both. */
+    comm->stall         = self->rank == 1 ? stall_calls : NULL;
+    comm->stall_context = &c;
+    expect_ok(self, ferry_mixed_comm_run_autotune(comm, &self->error));
+    comm->stall = NULL;
+    for (size_t i = 0; i < comm->tuning->n; i++) {
+        const ferry_mixed_timing *t = &comm->tuning->timings[i];
+        expect(self, t->chosen == (t->mode == c.mode));
+        expect(self, t->mode == c.mode || t->seconds >= (double)c.others_us * 1e-6);
+    }
+    ferry_mixed_comm_destroy(comm);
+}
+
+/* Others far behind, and some that stay in to the end. */
+static void test_choice(void **state)
+{
+    (void)state;
+    run_ranks(2, NULL, run_choice, &(choice){FERRY_MIXED_FUSED_BYTES1_UNICAST, 0, 12000, 0});
+    run_ranks(2, NULL, run_choice, &(choice){FERRY_MIXED_BASE_ONE, 6000, 11000, 0});
+}
+
+/* Slow in its bytes, and more than that, so that no noise hides it. */
+static void stall_by_bytes(void *context, const fy_lane *lane)
+{
+    const fy_call *call = &lane->comm->call;
+    if (call->mode == (uint32_t)(uintptr_t)context && call->geometry.n_elements > 16) {
+        long times = (long)(call->geometry.n_elements * sizeof(float) / 8192);
+        sleep_us(500 * times * times);
+    }
+}
+
+static void run_left_out(rank_thread *self)
+{
+    ferry_mixed_comm        *comm = NULL;
+    ferry_mixed_comm_options o    = options_of(self, 0, 1);
+    o.use_autotune                = false;
+    o.autotune_bytes              = 4 * SMALL;
+    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
+    comm->stall         = stall_by_bytes;
+    comm->stall_context = (void *)(uintptr_t)FERRY_MIXED_BASE_ONE;
+    expect_ok(self, ferry_mixed_comm_run_autotune(comm, &self->error));
+    comm->stall = NULL;
+    /* Behind at 16 and at 32 KiB, where its time has grown: that is all. */
+    for (size_t i = 0; i < comm->tuning->n; i++) {
+        const ferry_mixed_timing *t = &comm->tuning->timings[i];
+        if (t->mode == FERRY_MIXED_BASE_ONE) {
+            expect(self, t->bytes <= 32768 ? t->seconds > 1e-3 : t->seconds == 0);
+        }
+    }
+    ferry_mixed_comm_destroy(comm);
+}
+
+static void test_left_out(void **state)
+{
+    (void)state;
+    run_ranks(2, NULL, run_left_out, NULL);
+}
+
+/*
+ * Failures are those of all ranks, and leave the old table
+ */
+
+static void expect_refused(rank_thread *self, ferry_mixed_comm *comm, const char *path,
+                           ferry_status wanted, const char *says)
+{
+    size_t n = ferry_mixed_comm_timing_count(comm);
+    expect_status(self, wanted, fy_tune_load(comm, path, &self->error));
+    expect_says(self, says);
+    expect(self, ferry_mixed_comm_timing_count(comm) == n);
+}
+
+static void run_divergent(rank_thread *self)
+{
+    ferry_mixed_comm        *comm = NULL, *none = NULL;
+    ferry_mixed_comm_options o   = options_of(self, 2, 1);
+    bool                     odd = self->rank == 2;
+    o.dtype                      = FERRY_BF16; /* as the tables of the other tests */
+    o.use_autotune               = false;
+    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
+    expect_ok(self, fy_tune_load(comm, path_of("e.json"), &self->error));
+    expect(self, ferry_mixed_comm_timing_count(comm) == 8);
+    expect_refused(self, comm, path_of(odd ? "f.json" : "e.json"), FERRY_ERR_INVALID_INPUT,
+                   "rank 2 is not that of rank 0");
+    expect_refused(self, comm, path_of(odd ? "none.json" : "e.json"), FERRY_ERR_IO, "rank 2: ");
+    expect_refused(self, comm, path_of(odd ? "e.json" : "g.json"), FERRY_ERR_INVALID_INPUT,
+                   "rank 0: ");
+    /* Some measure and some read. */
+    expect_status(self, FERRY_ERR_INVALID_INPUT,
+                  odd ? fy_tune_load(comm, path_of("e.json"), &self->error)
+                      : ferry_mixed_comm_run_autotune(comm, &self->error));
+    expect_says(self, "rank 0 measures, but rank 2 reads a saved table");
+    /* The handle is as good as before. */
+    expect(self, ferry_mixed_comm_timing_count(comm) == 8);
+    expect_ok(self, fy_tune_load(comm, path_of("f.json"), &self->error));
+    ferry_mixed_comm_destroy(comm);
+
+    o.use_autotune = true;
+    o.tune_file    = path_of("g.json");
+    expect_status(self, FERRY_ERR_INVALID_INPUT,
+                  ferry_mixed_comm_create(self->world, &o, &none, &self->error));
+    expect(self, none == NULL);
+    expect_says(self, "`ferry tune");
+}
+
+static void test_divergent(void **state)
+{
+    ferry_mixed_comm comm;
+    ferry_error      error;
+    fy_tuning       *table = make_table();
+    (void)state;
+    make_handle(&comm);
+    must(fy_tuning_write(&comm, table, path_of("e.json"), &error), &error);
+    table->timings[0].seconds *= 1.5;
+    must(fy_tuning_write(&comm, table, path_of("f.json"), &error), &error);
+    table->timings[0].chosen = false;
+    must(fy_tuning_write(&comm, table, path_of("g.json"), &error), &error);
+    fy_tune_destroy(table);
+    run_ranks(4, NULL, run_divergent, NULL);
+}
+
+/* A rank ends the world in the middle of it. */
+static void abort_soon(void *context, const fy_lane *lane)
+{
+    int *n_left = context;
+    if (lane->comm->call.geometry.n_elements > 16 && --*n_left == 0) {
+        ferry_world_abort(lane->comm->world, "enough");
+    }
+}
+
+static void run_abort(rank_thread *self)
+{
+    ferry_mixed_comm        *comm   = NULL;
+    ferry_mixed_comm_options o      = options_of(self, 2, 1);
+    int                      n_left = 40;
+    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
+    size_t n            = ferry_mixed_comm_timing_count(comm);
+    comm->stall         = self->rank == 3 ? abort_soon : NULL;
+    comm->stall_context = &n_left;
+    expect_status(self, FERRY_ERR_ABORTED, ferry_mixed_comm_run_autotune(comm, &self->error));
+    expect_says(self, "enough");
+    expect(self, ferry_mixed_comm_timing_count(comm) == n && n != 0);
+    expect_status(self, FERRY_ERR_ABORTED, ferry_mixed_comm_run_autotune(comm, &self->error));
+    ferry_mixed_comm_destroy(comm);
+}
+
+static void test_abort(void **state)
+{
+    (void)state;
+    run_ranks(4, NULL, run_abort, NULL);
+}
+
+/* One rank alone, so that it is its allocation that fails. */
+static void run_no_memory(rank_thread *self)
+{
+    ferry_status status = FERRY_ERR_NO_MEMORY;
+    for (int n = 0; status != FERRY_OK; n++) {
+        ferry_mixed_comm        *comm = NULL;
+        ferry_mixed_comm_options o    = options_of(self, 0, 1);
+        o.use_autotune                = false;
+        o.autotune_bytes              = 1; /* the smallest size is measured always */
+        expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
+        fy_alloc_fail_after(n);
+        status = ferry_mixed_comm_run_autotune(comm, &self->error);
+        fy_alloc_fail_after(-1);
+        expect(self, status == FERRY_OK || status == FERRY_ERR_NO_MEMORY);
+        expect(self, (ferry_mixed_comm_timing_count(comm) != 0) == (status == FERRY_OK));
+        ferry_mixed_comm_destroy(comm);
+    }
+}
+
+static void test_run_no_memory(void **state)
+{
+    (void)state;
+    run_ranks(1, NULL, run_no_memory, NULL);
+}
+
+static void run_misuse(rank_thread *self)
+{
+    ferry_mixed_comm        *comm = NULL;
+    ferry_mixed_comm_options o    = options_of(self, 0, 1);
+    ferry_mixed_timing       t    = FERRY_MIXED_TIMING_INIT;
+    o.only_construct              = true;
+    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
+    expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_run_autotune(comm, &self->error));
+    expect_says(self, "init_virtual_memory");
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_mixed_comm_save_tuning(comm, path_of("h.json"), &self->error));
+    expect_says(self, "no table");
+    expect_ok(self, ferry_mixed_comm_init_virtual_memory(comm, &self->error));
+    atomic_store(&comm->busy, true);
+    expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_run_autotune(comm, &self->error));
+    expect_says(self, "another thread");
+    atomic_store(&comm->busy, false);
+    expect_ok(self, ferry_mixed_comm_run_autotune(comm, NULL));
+    expect_status(self, FERRY_ERR_IO,
+                  ferry_mixed_comm_save_tuning(comm, path_of("no/h.json"), &self->error));
+    expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_timing_at(comm, 0, NULL, &self->error));
+    t.struct_size = 0;
+    expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_timing_at(comm, 0, &t, &self->error));
+    expect_ok(self, ferry_mixed_comm_shutdown(comm, &self->error));
+    expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_run_autotune(comm, &self->error));
+    expect_says(self, "after shutdown");
+    ferry_mixed_comm_destroy(comm);
+    expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_run_autotune(NULL, &self->error));
+    expect_status(self, FERRY_ERR_MISUSE,
+                  ferry_mixed_comm_save_tuning(NULL, path_of("h.json"), &self->error));
+    expect(self, ferry_mixed_comm_timing_count(NULL) == 0);
+}
+
+static void test_misuse(void **state)
+{
+    (void)state;
+    run_ranks(2, NULL, run_misuse, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks),    cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_left_out), cmocka_unit_test(test_divergent),
+        cmocka_unit_test(test_abort),    cmocka_unit_test(test_run_no_memory),
+        cmocka_unit_test(test_misuse),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,224 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `ferry bench mixed`: the mixed collectives between ranks, timed and, if asked for, checked. All
+ * ranks walk through the same lines; rank 0 prints them.
+ */
+#include "bench_mixed_line.h"
+
+#include "commands.h"
+#include "plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+static const double PROBE_SECONDS = 0.3;
+
+static ferry_status run_lines(mixed_bench *b, ferry_error *error)
+{
+    const mixed_request *r       = b->request;
+    uint32_t             element = mixed_element_bytes(b->rank.info.dtype);
+    ferry_status         status  = FERRY_OK;
+    for (size_t op = 0; op < b->n_ops; op++) {
+        for (uint64_t bytes = r->least; bytes <= r->most; bytes *= 2) {
+            for (size_t mode = 0; mode < b->n_modes && status == FERRY_OK; mode++) {
+                mixed_line line = {.op    = b->ops[op],
+                                   .mode  = b->modes[mode],
+                                   .bytes = bytes / element * element,
+                                   .count = bytes / element};
+                status          = mixed_run_line(b, &line, error);
+            }
+        }
+    }
+    return status;
+}
+
+/* ---- what is measured ---- */
+
+typedef const char *(*name_fn)(uint32_t number);
+
+static void list_names(const uint32_t *list, size_t n, name_fn name, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+    text[0]     = '\0';
+    for (size_t i = 0; i < n && used < text_bytes; i++) {
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", i > 0 ? ", " : "",
+                                 name(list[i]));
+    }
+}
+
+/* Leaves the one that was asked for. DEFAULT is a mode, though in no list. */
+static ferry_status choose(const uint32_t **list, size_t *n, uint32_t wanted, bool is_mode,
+                           ferry_error *error)
+{
+    static const uint32_t default_mode = FERRY_MIXED_MODE_DEFAULT;
+
+    name_fn name = is_mode ? ferry_mixed_mode_name : ferry_mixed_op_name;
+    char    text[256];
+    if (wanted == MIXED_ALL) {
+        return FERRY_OK;
+    }
+    if (is_mode && wanted == default_mode) {
+        *list = &default_mode;
+        *n    = 1;
+        return FERRY_OK;
+    }
+    for (size_t i = 0; i < *n; i++) {
+        if ((*list)[i] == wanted) {
+            *list += i;
+            *n = 1;
+            return FERRY_OK;
+        }
+    }
+    list_names(*list, *n, name, text, sizeof text);
+    return mixed_fail(error, FERRY_ERR_INVALID_INPUT, "these ranks have no %s %s; they have %s",
+                      is_mode ? "mode" : "operation", name(wanted), text);
+}
+
+static ferry_status choose_lines(mixed_bench *b, ferry_error *error)
+{
+    ferry_mixed_comm *comm   = b->rank.comm;
+    ferry_status      status = ferry_mixed_comm_get_valid_op_list(comm, &b->ops, &b->n_ops, error);
+    if (status == FERRY_OK) {
+        status = ferry_mixed_comm_get_valid_mode_list(comm, &b->modes, &b->n_modes, error);
+    }
+    if (status == FERRY_OK) {
+        status = choose(&b->ops, &b->n_ops, b->request->op, false, error);
+    }
+    if (status == FERRY_OK) {
+        status = choose(&b->modes, &b->n_modes, b->request->mode, true, error);
+    }
+    b->rank.is_common = status != FERRY_OK;
+    return status;
+}
+
+/* ---- memory ---- */
+
+/* Buffers for the largest line. All ranks ask before one of them takes any. */
+static ferry_status check_room(mixed_bench *b, ferry_error *error)
+{
+    ferry_machine machine = FERRY_MACHINE_INIT;
+    bool          alone   = b->request->join && !b->request->started;
+    uint64_t      n       = alone ? b->rank.info.local_size : b->rank.n_ranks;
+    ferry_status  status  = ferry_machine_probe(0, &machine, error);
+    if (status == FERRY_OK) {
+        status = ferry_world_barrier(b->rank.world, error);
+    }
+    uint64_t needed = n * (b->in_bytes + b->out_bytes);
+    if (status == FERRY_OK && needed > machine.room_bytes) {
+        char text[2][32];
+        status = mixed_fail(error, FERRY_ERR_NO_MEMORY,
+                            "%llu ranks need %s for tensors on this machine, which has %s free; "
+                            "say --sizes with less",
+                            (unsigned long long)n, format_bytes((double)needed, text[0]),
+                            format_bytes((double)machine.room_bytes, text[1]));
+    }
+    return status;
+}
+
+static ferry_status map(uint64_t bytes, void **memory_out, ferry_error *error)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED) {
+        return mixed_fail(error, FERRY_ERR_NO_MEMORY, "no memory for a tensor of %llu bytes",
+                          (unsigned long long)bytes);
+    }
+    *memory_out = memory;
+    return FERRY_OK;
+}
+
+static ferry_status allocate(mixed_bench *b, ferry_error *error)
+{
+    for (size_t i = 0; i < b->n_ops; i++) {
+        mixed_line line = {.op = b->ops[i], .count = b->request->most};
+        mixed_case c = mixed_case_of(b, &line, MIXED_INTEGERS); /* of bytes here, not of elements */
+        uint64_t   in = mixed_in_count(&c), out = mixed_out_count(&c);
+        b->in_bytes  = in > b->in_bytes ? in : b->in_bytes;
+        b->out_bytes = out > b->out_bytes ? out : b->out_bytes;
+    }
+    b->samples = calloc(MIXED_MOST_SAMPLES, sizeof *b->samples);
+    ferry_status status =
+        b->samples == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory") : FERRY_OK;
+    if (status == FERRY_OK) {
+        status = check_room(b, error);
+    }
+    if (status == FERRY_OK) {
+        status = map(b->in_bytes, &b->in, error);
+    }
+    return status == FERRY_OK ? map(b->out_bytes, &b->out, error) : status;
+}
+
+/* Zeros are sums of nothing: without a check the inputs stay what they are here. */
+static void fill_once(mixed_bench *b)
+{
+    uint32_t   element = mixed_element_bytes(b->rank.info.dtype);
+    mixed_line line    = {.op = FERRY_MIXED_ALL_REDUCE, .count = b->in_bytes / element};
+    mixed_case c       = mixed_case_of(b, &line, MIXED_INTEGERS);
+    mixed_fill(&c, b->in);
+}
+
+static ferry_status open_bench(mixed_bench *b, ferry_world *world, ferry_error *error)
+{
+    ferry_status status = mixed_open(b->request, world, &b->rank, error);
+    b->report =
+        (mixed_report){.request = b->request, .rank = &b->rank, .machine = FERRY_MACHINE_INIT};
+    if (status == FERRY_OK) {
+        status = choose_lines(b, error);
+    }
+    if (status == FERRY_OK) {
+        status = allocate(b, error);
+    }
+    if (status == FERRY_OK) {
+        fill_once(b);
+    }
+    if (status == FERRY_OK && b->rank.rank == 0) {
+        status = ferry_machine_probe(PROBE_SECONDS, &b->report.machine, error);
+    }
+    return status == FERRY_OK ? ferry_world_barrier(b->rank.world, error) : status;
+}
+
+static void free_memory(mixed_bench *b)
+{
+    if (b->in != NULL) {
+        munmap(b->in, b->in_bytes);
+    }
+    if (b->out != NULL) {
+        munmap(b->out, b->out_bytes);
+    }
+    free(b->samples);
+}
+
+static ferry_status judge(mixed_bench *b, ferry_error *error)
+{
+    if (b->n_wrong == 0 && b->n_differ == 0) {
+        return FERRY_OK;
+    }
+    b->rank.is_common = true;
+    return mixed_fail(error, FERRY_ERR_DIGEST,
+                      "wrong elements: %llu, ranks whose bits differ from those of others: %u; %s",
+                      (unsigned long long)b->n_wrong, b->n_differ, b->first_wrong.message);
+}
+
+int bench_mixed(const mixed_request *r, ferry_world *world)
+{
+    ferry_error  error  = {0};
+    mixed_bench  b      = {.request = r};
+    ferry_status status = open_bench(&b, world, &error);
+    if (status == FERRY_OK && b.rank.rank == 0) {
+        mixed_report_begin(&b.report);
+    }
+    if (status == FERRY_OK) {
+        status = run_lines(&b, &error);
+    }
+    if (status == FERRY_OK && b.rank.rank == 0) {
+        mixed_report_end(&b.report);
+        fflush(stdout);
+    }
+    if (status == FERRY_OK) {
+        status = judge(&b, &error);
+    }
+    int exit_status = mixed_close(&b.rank, status, &error);
+    free_memory(&b);
+    return exit_status;
+}

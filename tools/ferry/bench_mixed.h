@@ -1,0 +1,174 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TOOL_BENCH_MIXED_H
+#define FERRY_TOOL_BENCH_MIXED_H
+
+#include <ferry/ferry.h>
+#include <ferry/mixed_comm.h>
+
+#include <getopt.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What `ferry bench mixed` and `ferry tune` have in common: ranks with a handle between them. */
+
+/* What was asked for: of a command that has no such option, what it takes without it. */
+typedef struct mixed_request {
+    const char *command; /* "bench" or "tune", for sentences */
+    bool        json;
+    bool        join;    /* be one rank of a world that somebody else has started */
+    bool        started; /* the same, and that somebody is this command */
+    uint32_t    n_ranks; /* 0: not said */
+    uint32_t    n_nodes; /* 0: not said */
+    const char *transport;
+    uint32_t    local_tp, local_dp, inter_tp, inter_dp; /* 0: not said */
+    uint32_t    dtype;
+    uint32_t    grid, max_block, min_block, min_steps; /* 0: not said */
+    bool        deterministic;
+    const char *mixed_option; /* the last that goes with mixed collectives only; or NULL */
+
+    /* Of ferry bench mixed: */
+    uint32_t    op;   /* or MIXED_ALL */
+    uint32_t    mode; /* or MIXED_ALL */
+    bool        check;
+    bool        counts;
+    bool        autotune;
+    const char *tune_file;
+    uint64_t    least, most; /* bytes of the local piece */
+    double      seconds;     /* of each line */
+
+    /* Of ferry tune: */
+    uint64_t    max_bytes; /* 0: the library's own limit */
+    const char *out;
+    const char *show;
+} mixed_request;
+
+#define MIXED_ALL UINT32_MAX
+
+/* ---- bench_mixed_options.c ---- */
+
+/* Numbers of long options from here on, and no others, are for mixed_apply_option. */
+enum {
+    MIXED_OPT_NODES = 1024,
+    MIXED_OPT_LOCAL_TP,
+    MIXED_OPT_LOCAL_DP,
+    MIXED_OPT_INTER_TP,
+    MIXED_OPT_INTER_DP,
+    MIXED_OPT_DTYPE,
+    MIXED_OPT_GRID,
+    MIXED_OPT_MAX_BLOCK,
+    MIXED_OPT_MIN_BLOCK,
+    MIXED_OPT_MIN_STEPS,
+    MIXED_OPT_DETERMINISTIC,
+    MIXED_OPT_STARTED, /* for ranks that the command has started itself */
+    MIXED_OPT_OP,      /* from here on: of ferry bench */
+    MIXED_OPT_MODE,
+    MIXED_OPT_CHECK,
+    MIXED_OPT_COUNTS,
+    MIXED_OPT_AUTOTUNE,
+    MIXED_OPT_TUNE_FILE
+};
+
+#define MIXED_LONG_OPTIONS                                                                         \
+    {"nodes", required_argument, NULL, MIXED_OPT_NODES},                                           \
+        {"local-tp", required_argument, NULL, MIXED_OPT_LOCAL_TP},                                 \
+        {"local-dp", required_argument, NULL, MIXED_OPT_LOCAL_DP},                                 \
+        {"inter-tp", required_argument, NULL, MIXED_OPT_INTER_TP},                                 \
+        {"inter-dp", required_argument, NULL, MIXED_OPT_INTER_DP},                                 \
+        {"dtype", required_argument, NULL, MIXED_OPT_DTYPE},                                       \
+        {"grid", required_argument, NULL, MIXED_OPT_GRID},                                         \
+        {"max-block", required_argument, NULL, MIXED_OPT_MAX_BLOCK},                               \
+        {"min-block", required_argument, NULL, MIXED_OPT_MIN_BLOCK},                               \
+        {"min-steps", required_argument, NULL, MIXED_OPT_MIN_STEPS},                               \
+        {"deterministic", no_argument, NULL, MIXED_OPT_DETERMINISTIC},                             \
+    {                                                                                              \
+        "started", no_argument, NULL, MIXED_OPT_STARTED                                            \
+    }
+
+/* EXIT_DONE, or EXIT_USAGE after a sentence on stderr. */
+int mixed_apply_option(int option, mixed_request *r);
+
+/*
+ * What options say together; fills in ranks and nodes where they were not said: as many as the
+ * sizes ask for, else two ranks. Nodes stay 0 where nothing asks for several.
+ */
+int mixed_check_together(mixed_request *r);
+
+/* ---- bench_mixed_ranks.c ---- */
+
+/* Is one rank; without a world it joins the one that the environment describes. An exit status. */
+typedef int (*mixed_rank_fn)(const mixed_request *r, ferry_world *world);
+
+/*
+ * Runs `rank` as the rank that this process is, or starts the ranks: threads where the transport is
+ * inproc, else processes, which are this program with the same arguments. An exit status.
+ */
+int mixed_start(const mixed_request *r, int argc, char **argv, mixed_rank_fn rank);
+
+typedef struct mixed_rank {
+    const mixed_request  *request;
+    ferry_world          *world;
+    ferry_mixed_comm     *comm;
+    ferry_mixed_comm_info info;
+    uint32_t              rank;
+    uint32_t              n_ranks;
+    char                  nodes[16]; /* for the world's options; "" where nothing was said */
+    bool                  is_common; /* all ranks fail, and with one sentence */
+} mixed_rank;
+
+/* Joins the world unless one is given, which is owned from now on, and makes the handle. */
+ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *rank_out,
+                        ferry_error *error);
+
+/* One rank says why, all leave; the exit status. */
+int mixed_close(mixed_rank *rank, ferry_status status, const ferry_error *error);
+
+/* Writes a sentence to the error and returns the status. */
+ferry_status mixed_fail(ferry_error *error, ferry_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Lines about ranks, type and engines; and the same as members of a JSON object. */
+void mixed_print_handle(const ferry_mixed_comm_info *info);
+void mixed_print_handle_json(const ferry_mixed_comm_info *info);
+
+/* Writes the type's name to text, which it returns. */
+const char *mixed_dtype_text(uint32_t dtype, char text[FERRY_DTYPE_TEXT_BYTES]);
+
+/* ---- bench_mixed_report.c ---- */
+
+/* What ranks did in one call: bytes of all ranks, waits of the rank that waited most. */
+typedef struct mixed_work {
+    uint64_t written, read, between, waits;
+} mixed_work;
+
+typedef struct mixed_line {
+    uint32_t   op, mode;
+    uint64_t   bytes, count;   /* of the local piece */
+    uint64_t   n_calls;        /* that were timed */
+    double     seconds;        /* of a call: the median of the rank where it is longest */
+    double     least, slow;    /* the shortest, and what 99 of 100 are below, likewise */
+    double     rate, bus_rate; /* bytes a second */
+    uint64_t   n_wrong;        /* elements of all ranks */
+    uint32_t   n_differ;       /* ranks whose bits are not those of others that have the same */
+    mixed_work work;
+} mixed_line;
+
+typedef struct mixed_report {
+    const mixed_request *request;
+    const mixed_rank    *rank;
+    ferry_machine        machine;
+    bool                 any; /* a line was printed */
+    uint32_t             op;  /* of the last */
+} mixed_report;
+
+/* On stdout, line by line. */
+void mixed_report_begin(const mixed_report *report);
+void mixed_report_line(mixed_report *report, const mixed_line *line);
+void mixed_report_end(const mixed_report *report);
+
+/* ---- bench_mixed.c ---- */
+
+/* As a rank. */
+int bench_mixed(const mixed_request *r, ferry_world *world);
+
+#endif

@@ -1,0 +1,314 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "bench_mixed_line.h"
+
+#include "bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const double WINDOW_SECONDS = 2e-5;
+
+enum { FIRST_CALLS = 4, LEAST_SAMPLES = 5, MOST_WINDOW = 16, COLUMNS = 64 };
+
+/* What a rank has found wrong in a line. */
+typedef struct finding {
+    mixed_verdict verdict; /* of all passes; the first wrong element is that of the first */
+    uint32_t      pattern; /* where that was */
+    uint64_t      digest;  /* of a result that other ranks must have as well */
+} finding;
+
+/* What ranks tell each other of a line. */
+typedef struct share {
+    bench_times        times;
+    finding            found;
+    ferry_mixed_counts counts;
+} share;
+
+/* ---- one call ---- */
+
+/* How often a sum may be rounded on its way: in rings by every rank but the last. */
+static uint32_t stages_of(const mixed_bench *b, uint32_t mode)
+{
+    uint32_t before_last = b->rank.n_ranks - 1;
+    bool     fused       = mode >= FERRY_MIXED_FUSED_WAITS_MULTICAST && mode < FERRY_MIXED_BASE_ONE;
+    if (b->request->deterministic) {
+        return 0;
+    }
+    return fused && before_last > 2 ? 2 : before_last;
+}
+
+mixed_case mixed_case_of(const mixed_bench *b, const mixed_line *line, mixed_pattern pattern)
+{
+    const ferry_mixed_comm_info *info = &b->rank.info;
+    return (mixed_case){.op         = line->op,
+                        .dtype      = info->dtype,
+                        .rank       = b->rank.rank,
+                        .n_ranks    = b->rank.n_ranks,
+                        .local_size = info->local_size,
+                        .local_tp   = info->local_tp_size,
+                        .local_dp   = info->local_dp_size,
+                        .inter_tp   = info->inter_tp_size,
+                        .inter_dp   = info->inter_dp_size,
+                        .count      = line->count,
+                        .stages     = stages_of(b, line->mode),
+                        .seed       = b->n_lines, /* what an earlier line has left is wrong */
+                        .pattern    = pattern};
+}
+
+static ferry_mixed_tensor tensor_of(void *base, uint64_t count, uint64_t columns, uint32_t element)
+{
+    ferry_mixed_tensor tensor = {ferry_buffer_of(base, count * element), count / columns, columns};
+    return tensor;
+}
+
+static ferry_status call(mixed_bench *b, const mixed_line *line, ferry_error *error)
+{
+    mixed_case         c       = mixed_case_of(b, line, MIXED_INTEGERS);
+    uint64_t           columns = line->count % COLUMNS == 0 ? COLUMNS : 1;
+    uint32_t           element = mixed_element_bytes(c.dtype);
+    ferry_mixed_tensor in      = tensor_of(b->in, mixed_in_count(&c), columns, element);
+    ferry_mixed_tensor out     = tensor_of(b->out, mixed_out_count(&c), columns, element);
+    return ferry_mixed_comm_run(b->rank.comm, line->op, &in, &out, line->mode, NULL, error);
+}
+
+/* ---- checking ---- */
+
+static void begin_pass(mixed_bench *b, const mixed_line *line, mixed_pattern pattern)
+{
+    mixed_case c = mixed_case_of(b, line, pattern);
+    mixed_fill(&c, b->in);
+    mixed_poison(&c, b->out);
+}
+
+static void end_pass(mixed_bench *b, const mixed_line *line, mixed_pattern pattern, finding *found)
+{
+    mixed_case    c = mixed_case_of(b, line, pattern);
+    mixed_verdict v = mixed_check(&c, b->out);
+    if (found->verdict.n_wrong == 0 && v.n_wrong > 0) {
+        found->verdict = v;
+        found->pattern = pattern;
+    } else {
+        found->verdict.n_wrong += v.n_wrong;
+    }
+    if (pattern != MIXED_INTEGERS) {
+        found->digest = mixed_digest(&c, b->out);
+    }
+}
+
+static ferry_status check_pass(mixed_bench *b, const mixed_line *line, mixed_pattern pattern,
+                               finding *found, ferry_error *error)
+{
+    begin_pass(b, line, pattern);
+    ferry_status status = call(b, line, error);
+    if (status == FERRY_OK) {
+        end_pass(b, line, pattern, found);
+    }
+    return status;
+}
+
+static void describe_wrong(mixed_bench *b, const mixed_line *line, uint32_t rank,
+                           const finding *found)
+{
+    char text[32];
+    mixed_fail(&b->first_wrong, FERRY_ERR_DIGEST,
+               found->pattern == MIXED_BITS
+                   ? "the first in %s, mode %s, pieces of %s: element %llu of rank %u has the bits "
+                     "%.0f and should have %.0f"
+                   : "the first in %s, mode %s, pieces of %s: element %llu of rank %u is %.9g and "
+                     "should be %.9g",
+               ferry_mixed_op_name(line->op), ferry_mixed_mode_name(line->mode),
+               bench_size_text(line->bytes, text), (unsigned long long)found->verdict.first, rank,
+               found->verdict.got, found->verdict.want);
+}
+
+static void describe_differing(mixed_bench *b, const mixed_line *line, uint32_t rank)
+{
+    char       text[32];
+    mixed_case c = mixed_case_of(b, line, MIXED_RANDOM);
+    mixed_fail(&b->first_wrong, FERRY_ERR_DIGEST,
+               "the first in %s, mode %s, pieces of %s: rank %u has other bits than rank %u",
+               ferry_mixed_op_name(line->op), ferry_mixed_mode_name(line->mode),
+               bench_size_text(line->bytes, text), rank, mixed_first_replica(&c, rank));
+}
+
+/* ---- timing ---- */
+
+typedef struct pace {
+    uint64_t n_samples;
+    uint64_t window; /* calls of each sample */
+} pace;
+
+/* As many as fit into the time, by what a few calls took on rank 0, which decides for all. */
+static ferry_status agree_on_pace(mixed_bench *b, const mixed_line *line, pace *pace_out,
+                                  ferry_error *error)
+{
+    double       begin  = 0;
+    pace         own    = {0};
+    const void  *said   = NULL;
+    size_t       n_said = 0;
+    ferry_status status = FERRY_OK;
+    for (int i = 0; i < FIRST_CALLS && status == FERRY_OK; i++) {
+        begin  = i == FIRST_CALLS / 2 ? bench_now() : begin;
+        status = call(b, line, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    double each   = (bench_now() - begin) / (FIRST_CALLS - FIRST_CALLS / 2) + 1e-9;
+    double window = WINDOW_SECONDS / each;
+    own.window    = window < 1 ? 1 : window > MOST_WINDOW ? MOST_WINDOW : (uint64_t)window;
+    double fit    = b->request->seconds / (each * (double)own.window);
+    own.n_samples = fit < LEAST_SAMPLES        ? LEAST_SAMPLES
+                    : fit > MIXED_MOST_SAMPLES ? MIXED_MOST_SAMPLES
+                                               : (uint64_t)fit;
+    status = ferry_world_broadcast(b->rank.world, 0, &own, sizeof own, &said, &n_said, error);
+    if (status == FERRY_OK) {
+        memcpy(pace_out, said, sizeof own);
+    }
+    return status;
+}
+
+static ferry_status sample(mixed_bench *b, const mixed_line *line, const pace *p,
+                           ferry_error *error)
+{
+    ferry_status status = ferry_world_barrier(b->rank.world, error);
+    for (uint64_t i = 0; i < p->n_samples && status == FERRY_OK; i++) {
+        double begin = bench_now();
+        for (uint64_t k = 0; k < p->window && status == FERRY_OK; k++) {
+            status = call(b, line, error);
+        }
+        b->samples[i] = (bench_now() - begin) / (double)p->window;
+    }
+    return status;
+}
+
+static ferry_status count_call(mixed_bench *b, const mixed_line *line,
+                               ferry_mixed_counts *counts_out, ferry_error *error)
+{
+    ferry_status status = ferry_mixed_comm_reset_counts(b->rank.comm, error);
+    if (status == FERRY_OK) {
+        status = call(b, line, error);
+    }
+    return status == FERRY_OK ? ferry_mixed_comm_get_counts(b->rank.comm, counts_out, error)
+                              : status;
+}
+
+/* ---- lines ---- */
+
+static void take_times(mixed_line *line, const bench_times *times)
+{
+    if (times->median > line->seconds) {
+        line->seconds = times->median;
+        line->least   = times->least;
+        line->slow    = times->p99;
+    }
+}
+
+static void take_counts(mixed_line *line, const ferry_mixed_counts *counts)
+{
+    line->work.written += counts->inside_bytes_written;
+    line->work.read += counts->inside_bytes_read;
+    line->work.between += counts->between_bytes;
+    line->work.waits = counts->waits > line->work.waits ? counts->waits : line->work.waits;
+}
+
+/* The first bad line is described, by its lowest rank. */
+static void take_finding(mixed_bench *b, mixed_line *line, const share *all, uint32_t rank)
+{
+    mixed_case     c     = mixed_case_of(b, line, MIXED_RANDOM);
+    const finding *found = &all[rank].found;
+    bool           none  = b->n_wrong == 0 && b->n_differ == 0;
+    if (found->verdict.n_wrong > 0 && none) {
+        describe_wrong(b, line, rank, found);
+    }
+    bool differs = found->digest != all[mixed_first_replica(&c, rank)].found.digest;
+    if (differs && none && found->verdict.n_wrong == 0) {
+        describe_differing(b, line, rank);
+    }
+    line->n_wrong += found->verdict.n_wrong;
+    line->n_differ += differs;
+    b->n_wrong += found->verdict.n_wrong;
+    b->n_differ += differs;
+}
+
+/* Every rank learns what all have found, so that all end alike. */
+static ferry_status combine(mixed_bench *b, mixed_line *line, const share *own, ferry_error *error)
+{
+    const void  *said = NULL;
+    share       *all  = malloc(b->rank.n_ranks * sizeof *all);
+    ferry_status status =
+        all == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory") : FERRY_OK;
+    if (status == FERRY_OK) {
+        status = ferry_world_all_gather(b->rank.world, own, sizeof *own, &said, error);
+    }
+    if (status == FERRY_OK) {
+        memcpy(all, said, b->rank.n_ranks * sizeof *all);
+        for (uint32_t rank = 0; rank < b->rank.n_ranks; rank++) {
+            take_times(line, &all[rank].times);
+            take_counts(line, &all[rank].counts);
+            take_finding(b, line, all, rank);
+        }
+    }
+    free(all);
+    return status;
+}
+
+/*
+ * The rate of the whole tensor: the larger of input and output. On the bus each rank has to take in
+ * and give out at least (W + tp - 2) / W of that: (tp - 1) / tp of a piece for the sums, and
+ * (W - 1) / W of the whole to gather or scatter it.
+ */
+static void take_rates(const mixed_bench *b, mixed_line *line)
+{
+    double ranks   = b->rank.n_ranks;
+    line->rate     = (double)line->bytes * b->rank.info.dp_size / line->seconds;
+    line->bus_rate = line->rate * (ranks + b->rank.info.tp_size - 2) / ranks;
+}
+
+static ferry_status check_line(mixed_bench *b, const mixed_line *line, finding *found,
+                               ferry_error *error)
+{
+    bool         moves  = line->op == FERRY_MIXED_ALL_GATHER;
+    ferry_status status = check_pass(b, line, moves ? MIXED_BITS : MIXED_RANDOM, found, error);
+    if (status == FERRY_OK) {
+        status = check_pass(b, line, MIXED_INTEGERS, found, error);
+    }
+    if (status == FERRY_OK) {
+        begin_pass(b, line, MIXED_INTEGERS); /* of the calls that are timed */
+    }
+    return status;
+}
+
+ferry_status mixed_run_line(mixed_bench *b, mixed_line *line, ferry_error *error)
+{
+    share        own    = {.counts = FERRY_MIXED_COUNTS_INIT};
+    pace         p      = {0};
+    bool         check  = b->request->check;
+    ferry_status status = check ? check_line(b, line, &own.found, error) : FERRY_OK;
+    if (status == FERRY_OK) {
+        status = agree_on_pace(b, line, &p, error);
+    }
+    if (status == FERRY_OK) {
+        status = sample(b, line, &p, error);
+    }
+    if (status == FERRY_OK && check) {
+        end_pass(b, line, MIXED_INTEGERS, &own.found);
+    }
+    if (status == FERRY_OK && b->request->counts) {
+        status = count_call(b, line, &own.counts, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    own.times     = bench_sort_times(b->samples, p.n_samples);
+    line->n_calls = p.n_samples * p.window;
+    status        = combine(b, line, &own, error);
+    if (status == FERRY_OK) {
+        take_rates(b, line);
+    }
+    if (status == FERRY_OK && b->rank.rank == 0) {
+        mixed_report_line(&b->report, line);
+    }
+    b->n_lines++;
+    return status;
+}

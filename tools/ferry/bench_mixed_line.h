@@ -1,0 +1,36 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TOOL_BENCH_MIXED_LINE_H
+#define FERRY_TOOL_BENCH_MIXED_LINE_H
+
+#include "bench_mixed.h"
+#include "bench_mixed_check.h"
+
+/* One line of `ferry bench mixed`: how it is timed and checked. */
+
+enum { MIXED_MOST_SAMPLES = 2000 };
+
+typedef struct mixed_bench {
+    const mixed_request *request;
+    mixed_rank           rank;
+    const uint32_t      *ops, *modes; /* that are measured */
+    size_t               n_ops, n_modes;
+    void                *in, *out;
+    uint64_t             in_bytes, out_bytes;
+    double              *samples;
+    uint32_t             n_lines;
+    mixed_report         report;
+    uint64_t             n_wrong;
+    uint32_t             n_differ;
+    ferry_error          first_wrong; /* a sentence about the first */
+} mixed_bench;
+
+/* This rank's call, of one pattern. */
+mixed_case mixed_case_of(const mixed_bench *b, const mixed_line *line, mixed_pattern pattern);
+
+/*
+ * Collective: the line names operation, mode and piece, and gets its figures; rank 0 prints it.
+ * What is wrong in it is added up in b, alike on all ranks.
+ */
+ferry_status mixed_run_line(mixed_bench *b, mixed_line *line, ferry_error *error);
+
+#endif

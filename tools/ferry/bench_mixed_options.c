@@ -1,0 +1,157 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* The arguments that `ferry bench mixed` and `ferry tune` share, and those of the former. */
+#include "bench_mixed.h"
+
+#include "arguments.h"
+#include "bench_mixed_check.h"
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RANKS = 65536, MOST_LANES = 4096, MOST_LINES = 1 << 24, MOST_STEPS = 1 << 20 };
+
+static int parse_dtype(mixed_request *r)
+{
+    ferry_dtype dtype = {0};
+    if (ferry_dtype_parse(optarg, &dtype, NULL) != FERRY_OK ||
+        (dtype.kind != FERRY_F16 && dtype.kind != FERRY_BF16 && dtype.kind != FERRY_F32)) {
+        return fail_usage(r->command, "--dtype takes f16, bf16 or f32, not \"%s\"", optarg);
+    }
+    r->dtype = dtype.kind;
+    return EXIT_DONE;
+}
+
+typedef ferry_status (*parse_name_fn)(const char *text, uint32_t *number_out, ferry_error *error);
+
+static int parse_name(const mixed_request *r, const char *option, parse_name_fn parse,
+                      uint32_t *number_out)
+{
+    ferry_error error;
+    if (strcmp(optarg, "all") == 0) {
+        *number_out = MIXED_ALL;
+        return EXIT_DONE;
+    }
+    return parse(optarg, number_out, &error) == FERRY_OK
+               ? EXIT_DONE
+               : fail_usage(r->command, "%s: %s, or all", option, error.message);
+}
+
+static int apply_bench_option(int option, mixed_request *r)
+{
+    int status;
+    switch (option) {
+    case MIXED_OPT_OP:
+        r->mixed_option = "--op";
+        return parse_name(r, "--op", ferry_mixed_op_parse, &r->op);
+    case MIXED_OPT_MODE:
+        r->mixed_option = "--mode";
+        status          = parse_name(r, "--mode", ferry_mixed_mode_parse, &r->mode);
+        r->autotune     = r->autotune || r->mode == FERRY_MIXED_AUTOTUNE;
+        return status;
+    case MIXED_OPT_CHECK:
+        r->mixed_option = "--check";
+        r->check        = true;
+        return EXIT_DONE;
+    case MIXED_OPT_COUNTS:
+        r->mixed_option = "--counts";
+        r->counts       = true;
+        return EXIT_DONE;
+    case MIXED_OPT_AUTOTUNE:
+        r->mixed_option = "--autotune";
+        r->autotune     = true;
+        return EXIT_DONE;
+    case MIXED_OPT_TUNE_FILE:
+        r->mixed_option = "--tune-file";
+        r->tune_file    = optarg;
+        r->autotune     = true;
+        return EXIT_DONE;
+    default:
+        return EXIT_USAGE;
+    }
+}
+
+static const struct count_option {
+    int         option;
+    const char *text;
+    uint32_t    most;
+    size_t      offset; /* of its field */
+} count_options[] = {
+    {MIXED_OPT_NODES, "--nodes", MOST_RANKS, offsetof(mixed_request, n_nodes)},
+    {MIXED_OPT_LOCAL_TP, "--local-tp", MOST_RANKS, offsetof(mixed_request, local_tp)},
+    {MIXED_OPT_LOCAL_DP, "--local-dp", MOST_RANKS, offsetof(mixed_request, local_dp)},
+    {MIXED_OPT_INTER_TP, "--inter-tp", MOST_RANKS, offsetof(mixed_request, inter_tp)},
+    {MIXED_OPT_INTER_DP, "--inter-dp", MOST_RANKS, offsetof(mixed_request, inter_dp)},
+    {MIXED_OPT_GRID, "--grid", MOST_LANES, offsetof(mixed_request, grid)},
+    {MIXED_OPT_MAX_BLOCK, "--max-block", MOST_LINES, offsetof(mixed_request, max_block)},
+    {MIXED_OPT_MIN_BLOCK, "--min-block", MOST_LINES, offsetof(mixed_request, min_block)},
+    {MIXED_OPT_MIN_STEPS, "--min-steps", MOST_STEPS, offsetof(mixed_request, min_steps)},
+};
+
+int mixed_apply_option(int option, mixed_request *r)
+{
+    for (size_t i = 0; i < sizeof count_options / sizeof count_options[0]; i++) {
+        const struct count_option *o = &count_options[i];
+        if (o->option == option) {
+            r->mixed_option = o->text;
+            return parse_count(r->command, o->text, optarg, o->most,
+                               (uint32_t *)(void *)((char *)r + o->offset));
+        }
+    }
+    switch (option) {
+    case MIXED_OPT_DTYPE:
+        r->mixed_option = "--dtype";
+        return parse_dtype(r);
+    case MIXED_OPT_DETERMINISTIC:
+        r->mixed_option  = "--deterministic";
+        r->deterministic = true;
+        return EXIT_DONE;
+    case MIXED_OPT_STARTED:
+        r->mixed_option = "--started";
+        r->started      = true;
+        return EXIT_DONE;
+    default:
+        return apply_bench_option(option, r);
+    }
+}
+
+static uint64_t or_one(uint32_t size)
+{
+    return size == 0 ? 1 : size;
+}
+
+/* Which sizes fit is the library's to say; these are only those that nobody has said. */
+static int fill_in_ranks(mixed_request *r)
+{
+    uint64_t inter = or_one(r->inter_tp) * or_one(r->inter_dp);
+    uint64_t local = or_one(r->local_tp) * or_one(r->local_dp);
+    uint64_t nodes = r->n_nodes != 0 ? r->n_nodes : inter;
+    bool     sized = r->local_tp != 0 || r->local_dp != 0 || nodes > 1;
+    uint64_t ranks = r->n_ranks != 0 ? r->n_ranks : sized ? nodes * local : 2;
+    if (nodes > MOST_RANKS || local > MOST_RANKS || ranks > MOST_RANKS) {
+        return fail_usage(r->command, "the sizes make a world of more than %d ranks", MOST_RANKS);
+    }
+    if (ranks % nodes != 0) {
+        return fail_usage(r->command, "%llu ranks are no multiple of %llu nodes",
+                          (unsigned long long)ranks, (unsigned long long)nodes);
+    }
+    r->n_ranks = (uint32_t)ranks;
+    r->n_nodes = nodes > 1 || r->n_nodes != 0 ? (uint32_t)nodes : 0;
+    return EXIT_DONE;
+}
+
+int mixed_check_together(mixed_request *r)
+{
+    uint32_t element = mixed_element_bytes(r->dtype);
+    bool     member  = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
+    r->join          = r->join || r->started || member;
+    if (r->least != 0 && r->least < element) {
+        return fail_usage(r->command, "--sizes begins below one element, which has %u bytes",
+                          element);
+    }
+    if (r->join && !r->started && r->n_ranks != 0) {
+        return fail_usage(r->command, "--ranks does not go with a world that is there already "
+                                      "(--join, or RANK and WORLD_SIZE in the environment)");
+    }
+    return r->join && !r->started ? EXIT_DONE : fill_in_ranks(r);
+}

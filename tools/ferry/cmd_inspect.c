@@ -1,0 +1,207 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "arguments.h"
+#include "checkpoint_text.h"
+#include "commands.h"
+#include "inspect.h"
+#include "plan.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char help[] =
+    "Usage: ferry inspect [OPTION]... PATH\n"
+    "\n"
+    "Prints what a checkpoint or a plan holds. PATH is a checkpoint (a safetensors file, an index\n"
+    "file, a folder of either, or a sharded folder with its ferry.layout.json), a plan that was\n"
+    "saved with ferry plan --save, or a ferry.spec/1 file. Of checkpoints only headers are read:\n"
+    "they are checked against each other and against the sizes of the files.\n"
+    "\n"
+    "Options:\n"
+    "  --tensors           a line for each tensor, not for each group of them\n"
+    "  --json              print ferry.inspect/1 for machines, with all tensors\n"
+    "  --help              this text\n"
+    "\n"
+    "What is printed:\n"
+    "  Files, tensors, types, and of a sharded checkpoint its layout. Tensors of one shape and\n"
+    "  type whose names differ only in numbers between dots are one group: {0-31} stands for\n"
+    "  numbers from 0 to 31, and the count says how many tensors there are. Each tensor counts\n"
+    "  once and whole, however it is cut. Types have ferry's names, or the file's own word where\n"
+    "  ferry has none. Long lists are shortened in the middle, but not those of --tensors.\n"
+    "\n"
+    "  Of a plan the tensors are those that its destinations get; a spec is planned as by ferry\n"
+    "  plan without options. In --json these have also digest, world, moves and bytes, no files,\n"
+    "  and null as their layout, as a logical checkpoint has.\n"
+    "\n"
+    "Exit status:\n"
+    "  0 done, 1 the work failed (one sentence on stderr), 2 wrong usage\n"
+    "\n"
+    "Examples:\n"
+    "  ferry inspect llama\n"
+    "  ferry inspect llama-tp4 --json\n"
+    "  ferry inspect llama/model-00001-of-00030.safetensors --tensors\n"
+    "  ferry inspect examples/llama-tiny.json\n";
+
+typedef struct inspect_request {
+    const char *path;
+    bool        json;
+    bool        tensors;
+} inspect_request;
+
+enum { OPT_JSON = 256, OPT_TENSORS };
+
+static const struct option long_options[] = {{"json", no_argument, NULL, OPT_JSON},
+                                             {"tensors", no_argument, NULL, OPT_TENSORS},
+                                             {NULL, 0, NULL, 0}};
+
+static int apply_option(int option, void *request)
+{
+    inspect_request *r = request;
+    r->json            = r->json || option == OPT_JSON;
+    r->tensors         = r->tensors || option == OPT_TENSORS;
+    return EXIT_DONE;
+}
+
+const char *inspect_kind(const inspected *it)
+{
+    if (it->checkpoint != NULL) {
+        return it->totals.is_sharded ? "sharded" : "logical";
+    }
+    return it->plan->is_saved ? "plan" : "spec";
+}
+
+ferry_status inspect_tensor_at(const inspected *it, size_t index, inspect_tensor *tensor_out,
+                               ferry_error *error)
+{
+    ferry_checkpoint_tensor tensor = FERRY_CHECKPOINT_TENSOR_INIT;
+    if (it->checkpoint == NULL) {
+        return inspect_plan_tensor_at(it->plan, index, tensor_out, error);
+    }
+    ferry_status status = ferry_checkpoint_tensor_at(it->checkpoint, index, &tensor, error);
+    if (status == FERRY_OK) {
+        tensor_out->name   = tensor.name;
+        tensor_out->dtype  = dtype_name(tensor.dtype);
+        tensor_out->n_dims = tensor.n_dims;
+        tensor_out->bytes  = tensor.bytes;
+        memcpy(tensor_out->shape, tensor.shape, sizeof tensor_out->shape);
+    }
+    return status;
+}
+
+/* ---- which kind of file ---- */
+
+/* Whether the text stands anywhere in the rest of the file. */
+static bool contains(FILE *file, const char *text)
+{
+    char   window[65536];
+    size_t length = strlen(text), kept = 0, n;
+    while ((n = fread(window + kept, 1, sizeof window - kept, file)) > 0) {
+        n += kept;
+        if (memmem(window, n, text, length) != NULL) {
+            return true;
+        }
+        kept = n < length - 1 ? n : length - 1;
+        memmove(window, window + n - kept, kept);
+    }
+    return false;
+}
+
+/* What ferry reads as a spec is no longer. */
+static const off_t MOST_SPEC_BYTES = 1 << 30;
+
+/*
+ * A spec is JSON that names its format. A safetensors file begins with the length of its header: no
+ * header is so long that its eight bytes could begin a text.
+ */
+static bool is_spec(const char *path)
+{
+    static const char end[]  = ".index.json";
+    size_t            length = strlen(path);
+    char              first[8];
+    if (length >= sizeof end - 1 && strcmp(path + length - (sizeof end - 1), end) == 0) {
+        return false;
+    }
+    FILE *file = fopen(path, "rbe");
+    if (file == NULL) {
+        return false;
+    }
+    bool is_text = fread(first, 1, sizeof first, file) == sizeof first && first[7] != 0;
+    rewind(file);
+    bool found = is_text && contains(file, "ferry.spec");
+    fclose(file);
+    return found;
+}
+
+static bool is_plan(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISREG(about.st_mode) &&
+           (plan_is_saved(path) || (about.st_size <= MOST_SPEC_BYTES && is_spec(path)));
+}
+
+/* ---- the command ---- */
+
+static ferry_status print_it(const inspect_request *r, const inspected *it, ferry_error *error)
+{
+    return r->json ? inspect_print_json(it, error)
+                   : inspect_print_table(it, r->path, r->tensors, error);
+}
+
+static ferry_status show_plan(const inspect_request *r, ferry_error *error)
+{
+    inspect_plan   plan;
+    inspect_tensor tensor;
+    ferry_status   status = inspect_plan_open(r->path, &plan, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    inspected it        = {.plan = &plan, .totals = FERRY_CHECKPOINT_TOTALS_INIT};
+    it.totals.n_tensors = plan.n_tensors;
+    for (size_t i = 0; i < plan.n_tensors && status == FERRY_OK; i++) {
+        status = inspect_plan_tensor_at(&plan, i, &tensor, error);
+        it.totals.tensor_bytes += tensor.bytes;
+    }
+    if (status == FERRY_OK) {
+        status = print_it(r, &it, error);
+    }
+    inspect_plan_close(&plan);
+    return status;
+}
+
+static ferry_status show_checkpoint(const inspect_request *r, ferry_error *error)
+{
+    inspected         it         = {.totals = FERRY_CHECKPOINT_TOTALS_INIT};
+    ferry_checkpoint *checkpoint = NULL;
+    ferry_status      status     = ferry_checkpoint_open(r->path, &checkpoint, error);
+    if (status == FERRY_OK) {
+        status = ferry_checkpoint_get_totals(checkpoint, &it.totals, error);
+    }
+    if (status == FERRY_OK) {
+        it.checkpoint = checkpoint;
+        status        = print_it(r, &it, error);
+    }
+    ferry_checkpoint_destroy(checkpoint);
+    return status;
+}
+
+static int run(int argc, char **argv)
+{
+    inspect_request r = {.path = NULL};
+    ferry_error     error;
+    int             status = parse_options("inspect", argc, argv, long_options, apply_option, &r);
+    if (status != EXIT_DONE) {
+        return status;
+    }
+    if (optind + 1 != argc) {
+        return fail_usage("inspect", "%s",
+                          optind == argc ? "a path is missing" : "there is more than one path");
+    }
+    r.path = argv[optind];
+    if ((is_plan(r.path) ? show_plan(&r, &error) : show_checkpoint(&r, &error)) != FERRY_OK) {
+        return fail("inspect", error.message);
+    }
+    return EXIT_DONE;
+}
+
+const command command_inspect = {
+    .name = "inspect", .summary = "what a checkpoint or plan holds", .help = help, .run = run};

@@ -1,0 +1,184 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "commands.h"
+#include "reshard.h"
+#include "work_progress.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char help[] =
+    "Usage: ferry reshard [OPTION]... SRC --to LAYOUT --out DST\n"
+    "\n"
+    "Converts a checkpoint from one parallel layout to another, in bounded memory: logical, as "
+    "the\n"
+    "Hugging Face ecosystem writes it, to sharded, a folder with one safetensors file for each\n"
+    "rank; from one sharding to another; and back. SRC is a safetensors file, an index file, or a\n"
+    "folder of either kind. DST must not exist; it appears when everything is written and synced,\n"
+    "and a run that fails leaves nothing there.\n"
+    "\n"
+    "Options:\n"
+    "  --to LAYOUT         what to write: hf, one logical checkpoint; a short form such as\n"
+    "                      tp=4,pp=2 for architectures that ferry knows, of the axes pp, dp, ep\n"
+    "                      and tp; or a ferry.layout/1 file, such as the ferry.layout.json of a\n"
+    "                      sharded checkpoint\n"
+    "  --out DST           the folder to write\n"
+    "  --subset PATTERN    only tensors whose names fit (* any text, ? one byte)\n"
+    "  --cast TYPE         make all floating tensors bf16, f16, f32 or f8e4m3\n"
+    "  --dry-run           write nothing: print the files that would be written, their bytes, and\n"
+    "                      how long it would take, from a short try of the file system\n"
+    "  --memory-cap SIZE   the most memory for buffers, at least 1M; default 256M\n"
+    "  --threads N         threads that read, copy and write; default the cores, at most 16\n"
+    "  --part-bytes SIZE   with --to hf: the most tensor bytes of a file, unless one tensor has\n"
+    "                      more; default 5000000000\n"
+    "  --resume            go on where an equal run was interrupted, or begin; and if this one is\n"
+    "                      interrupted, keep what the next needs\n"
+    "  --json              print ferry.reshard/1 for machines\n"
+    "  --help              this text\n"
+    "\n"
+    "Sizes are numbers of bytes, or of K, M or G for KiB, MiB or GiB.\n"
+    "\n"
+    "What is printed:\n"
+    "  What was read and written, how long it took until all was synced, and at which rate; GB\n"
+    "  are 10^9 bytes. Checksums that a sharded source has recorded are compared; those of a\n"
+    "  sharded result are recorded. Tensors that no built-in rule of a short form knows are given\n"
+    "  whole to every rank of their stage, and a note on stderr names some. On a terminal stderr\n"
+    "  shows the progress meanwhile.\n"
+    "\n"
+    "Interruption:\n"
+    "  On SIGINT, SIGTERM or SIGHUP the work stops, what was written is removed unless --resume\n"
+    "  was given, and the command dies of that signal. After SIGKILL or a crash the partial "
+    "folder\n"
+    "  stays beside DST under a hidden name: the next run to DST goes on with it if --resume is\n"
+    "  given and source, layout and options are the same, and removes it otherwise.\n"
+    "\n"
+    "Exit status:\n"
+    "  0 done, 1 the work failed (one sentence on stderr), 2 wrong usage; 128 and the number of a\n"
+    "  signal that ended it, as a shell counts\n"
+    "\n"
+    "Examples:\n"
+    "  ferry reshard llama --to tp=4 --out llama-tp4\n"
+    "  ferry reshard llama-tp4 --to tp=8,pp=2 --out llama-tp8-pp2 --dry-run\n"
+    "  ferry reshard llama-tp4 --to other/ferry.layout.json --out llama-other --resume\n"
+    "  ferry reshard llama-tp4 --to hf --cast bf16 --out llama-bf16\n";
+
+uint64_t reshard_memory_cap(const reshard_request *request)
+{
+    return request->options.memory_cap_bytes > 0 ? request->options.memory_cap_bytes
+                                                 : (uint64_t)256 << 20;
+}
+
+/* The folder that path is to lie in exists. */
+static ferry_status check_parent(const char *path, ferry_error *error)
+{
+    struct stat about;
+    size_t      length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') {
+        length--;
+    }
+    while (length > 0 && path[length - 1] != '/') {
+        length--;
+    }
+    char *parent = length == 0 ? strdup(".") : strndup(path, length);
+    if (parent == NULL) {
+        snprintf(error->message, sizeof error->message, "out of memory");
+        return FERRY_ERR_NO_MEMORY;
+    }
+    bool is_there = stat(parent, &about) == 0, is_folder = is_there && S_ISDIR(about.st_mode);
+    if (!is_folder) {
+        snprintf(error->message, sizeof error->message, "%.450s: its folder %.450s: %s", path,
+                 parent, strerror(is_there ? ENOTDIR : errno));
+    }
+    free(parent);
+    return is_folder ? FERRY_OK : FERRY_ERR_IO;
+}
+
+/* Before anything is read, and in a dry run too: the real run would refuse it in the end. */
+static ferry_status check_target(const char *path, ferry_error *error)
+{
+    struct stat about;
+    if (lstat(path, &about) == 0) {
+        snprintf(error->message, sizeof error->message,
+                 "%.900s: exists already; remove it, or give --out another name", path);
+        return FERRY_ERR_IO;
+    }
+    return check_parent(path, error);
+}
+
+static ferry_status estimate(reshard_report *report, ferry_error *error)
+{
+    work_watch watch;
+    work_watch_begin(&watch); /* a signal shall not leave the file that is tried with */
+    ferry_status status = ferry_conversion_estimate(report->conversion, report->request->out,
+                                                    &report->estimate, error);
+    work_watch_end(&watch);
+    work_watch_die();
+    report->has_estimate = status == FERRY_OK;
+    return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status;
+}
+
+static ferry_status convert(const reshard_request *r, ferry_conversion *conversion,
+                            ferry_conversion_result *result_out, ferry_error *error)
+{
+    work_watch                   watch;
+    ferry_conversion_run_options options = FERRY_CONVERSION_RUN_OPTIONS_INIT;
+    options.resume                       = r->resume;
+    options.progress                     = work_watch_show;
+    options.context                      = &watch;
+    work_watch_begin(&watch);
+    ferry_status status = ferry_conversion_run(conversion, r->out, &options, result_out, error);
+    work_watch_end(&watch);
+    if (status == FERRY_ERR_STOPPED) {
+        work_watch_die();
+    }
+    return status;
+}
+
+static ferry_status work(const reshard_request *r, ferry_conversion *conversion,
+                         reshard_report *report, ferry_error *error)
+{
+    ferry_status status = ferry_conversion_get_totals(conversion, &report->totals, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    report->conversion = conversion;
+    status = r->dry_run ? estimate(report, error) : convert(r, conversion, &report->result, error);
+    if (status == FERRY_OK) {
+        status = r->json ? reshard_print_json(report, error) : reshard_print_table(report, error);
+    }
+    if (status == FERRY_OK && !r->json) {
+        reshard_print_note(report); /* a failure has its one sentence for itself */
+    }
+    return status;
+}
+
+static int run(int argc, char **argv)
+{
+    reshard_request r;
+    int             status = reshard_parse_arguments(argc, argv, &r);
+    if (status != EXIT_DONE) {
+        return status;
+    }
+    ferry_error       error;
+    ferry_checkpoint *source     = NULL;
+    ferry_conversion *conversion = NULL;
+    reshard_report    report     = {.request = &r,
+                                    .source  = FERRY_CHECKPOINT_TOTALS_INIT,
+                                    .totals  = FERRY_CONVERSION_TOTALS_INIT,
+                                    .result  = FERRY_CONVERSION_RESULT_INIT};
+    if (check_target(r.out, &error) != FERRY_OK ||
+        ferry_checkpoint_open(r.source, &source, &error) != FERRY_OK ||
+        ferry_checkpoint_get_totals(source, &report.source, &error) != FERRY_OK ||
+        ferry_conversion_create(source, r.to, &r.options, &conversion, &error) != FERRY_OK ||
+        work(&r, conversion, &report, &error) != FERRY_OK) {
+        status = fail("reshard", error.message);
+    }
+    ferry_conversion_destroy(conversion);
+    ferry_checkpoint_destroy(source);
+    return status;
+}
+
+const command command_reshard = {
+    .name = "reshard", .summary = "convert a checkpoint between layouts", .help = help, .run = run};

@@ -1,0 +1,202 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "arguments.h"
+#include "checkpoint_text.h"
+#include "commands.h"
+#include "json_text.h"
+#include "plan.h"
+#include "work_progress.h"
+
+#include <ferry/ferry.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static const char help[] =
+    "Usage: ferry verify [OPTION]... A B\n"
+    "\n"
+    "Says whether two checkpoints hold the same tensors, whatever their layouts: the same names,\n"
+    "shapes and types, and the same bits, in every replica. A and B are safetensors files, index\n"
+    "files, or folders of either kind. Metadata and other files do not count; checksums that a\n"
+    "sharded checkpoint has recorded are compared too.\n"
+    "\n"
+    "Options:\n"
+    "  --digests           a line for each tensor before: XXH3 (64 bits) of its bytes when it is\n"
+    "                      whole, their number, and its name\n"
+    "  --memory-cap SIZE   the most memory for buffers, at least 1M; default 256M\n"
+    "  --threads N         threads that read and compare; default the cores, at most 16\n"
+    "  --json              print ferry.verify/1 for machines, with the digests\n"
+    "  --help              this text\n"
+    "\n"
+    "Sizes are numbers of bytes, or of K, M or G for KiB, MiB or GiB.\n"
+    "\n"
+    "What is printed:\n"
+    "  One line if they are equal; otherwise one sentence on stderr that names the first tensor,\n"
+    "  in the order of A, that differs, the element and both values. With --json the sentence is\n"
+    "  also in what is printed. On a terminal stderr shows the progress meanwhile.\n"
+    "\n"
+    "Exit status:\n"
+    "  0 they are equal, 1 they differ or cannot be read (one sentence on stderr), 2 wrong usage;\n"
+    "  128 and the number of a signal that ended it, as a shell counts\n"
+    "\n"
+    "Examples:\n"
+    "  ferry verify llama llama-tp4\n"
+    "  ferry verify llama-tp4 llama-tp8-pp2 --digests\n"
+    "  ferry verify model.safetensors copy/model.safetensors --json\n";
+
+enum { OPT_JSON = 256, OPT_DIGESTS, OPT_MEMORY_CAP, OPT_THREADS };
+
+static const struct option long_options[] = {
+    {"json", no_argument, NULL, OPT_JSON},
+    {"digests", no_argument, NULL, OPT_DIGESTS},
+    {"memory-cap", required_argument, NULL, OPT_MEMORY_CAP},
+    {"threads", required_argument, NULL, OPT_THREADS},
+    {NULL, 0, NULL, 0}};
+
+typedef struct verify_run {
+    work_watch            watch;
+    const char           *path[2];
+    bool                  json;
+    bool                  digests;
+    bool                  has_begun; /* the output */
+    uint64_t              n_printed;
+    ferry_compare_options options;
+} verify_run;
+
+static int apply_option(int option, void *request)
+{
+    verify_run *v = request;
+    switch (option) {
+    case OPT_MEMORY_CAP:
+        return parse_cap("verify", "--memory-cap", optarg, &v->options.memory_cap_bytes);
+    case OPT_THREADS:
+        return parse_count("verify", "--threads", optarg, MOST_THREADS, &v->options.n_threads);
+    case OPT_JSON:
+        v->json = true;
+        return EXIT_DONE;
+    case OPT_DIGESTS:
+        v->digests = true;
+        return EXIT_DONE;
+    default:
+        return EXIT_USAGE;
+    }
+}
+
+static bool show_progress(void *context, const ferry_work_progress *progress)
+{
+    verify_run *v = context;
+    return work_watch_show(&v->watch, progress);
+}
+
+/* ---- what is printed ---- */
+
+static void begin_json(verify_run *v)
+{
+    if (v->has_begun) {
+        return;
+    }
+    v->has_begun = true;
+    printf("{\"format\":\"ferry.verify/1\",\"version\":");
+    print_json_text(ferry_version());
+    printf(",\"a\":");
+    print_json_text(v->path[0]);
+    printf(",\"b\":");
+    print_json_text(v->path[1]);
+    printf(",\n\"tensors\":[");
+}
+
+static void print_tensor(void *context, const char *tensor, uint64_t bytes, uint64_t digest)
+{
+    verify_run *v = context;
+    if (v->json) {
+        begin_json(v);
+        printf("%s\n {\"name\":", v->n_printed == 0 ? "" : ",");
+        print_json_text(tensor);
+        printf(",\"bytes\":%" PRIu64 ",\"digest\":\"%016" PRIx64 "\"}", bytes, digest);
+    } else {
+        printf("%016" PRIx64 "  %14" PRIu64 "  ", digest, bytes);
+        print_name(stdout, tensor);
+        putchar('\n');
+    }
+    v->n_printed++;
+}
+
+static void print_equal(verify_run *v, const ferry_compare_result *r)
+{
+    if (v->json) {
+        begin_json(v);
+        printf("],\n\"equal\":true,\"difference\":null,\"n_tensors\":%" PRIu64
+               ",\"tensor_bytes\":%" PRIu64 ",\"n_replicas\":%" PRIu64 ",\"checked\":%" PRIu64
+               ",\"seconds\":%.9g}\n",
+               r->n_tensors, r->tensor_bytes, r->n_replicas, r->n_checked, r->seconds);
+        return;
+    }
+    char text[32];
+    printf("equal: %" PRIu64 " tensor%s, %s, and %" PRIu64 " replica%s, in %.3f s; %" PRIu64
+           " checksum%s compared\n",
+           r->n_tensors, plural(r->n_tensors), format_bytes((double)r->tensor_bytes, text),
+           r->n_replicas, plural(r->n_replicas), r->seconds, r->n_checked, plural(r->n_checked));
+}
+
+static void print_different(verify_run *v, const ferry_error *error)
+{
+    if (v->json) {
+        begin_json(v);
+        printf("],\n\"equal\":false,\"difference\":");
+        print_json_text(error->message);
+        printf("}\n");
+    }
+}
+
+/* ---- the command ---- */
+
+static ferry_status compare(verify_run *v, const ferry_checkpoint *a, const ferry_checkpoint *b,
+                            ferry_error *error)
+{
+    ferry_compare_result result = FERRY_COMPARE_RESULT_INIT;
+    v->options.progress         = show_progress;
+    v->options.visitor          = v->digests || v->json ? print_tensor : NULL;
+    v->options.context          = v;
+    work_watch_begin(&v->watch);
+    ferry_status status = ferry_checkpoint_compare(a, b, &v->options, &result, error);
+    work_watch_end(&v->watch);
+    if (status == FERRY_ERR_STOPPED) {
+        work_watch_die();
+    } else if (status == FERRY_OK) {
+        print_equal(v, &result);
+    } else if (status == FERRY_ERR_DIFFERENT) {
+        print_different(v, error);
+    }
+    return status;
+}
+
+static int run(int argc, char **argv)
+{
+    verify_run        v = {.options = FERRY_COMPARE_OPTIONS_INIT};
+    ferry_error       error;
+    ferry_checkpoint *a = NULL, *b = NULL;
+    int               status = parse_options("verify", argc, argv, long_options, apply_option, &v);
+    if (status != EXIT_DONE) {
+        return status;
+    }
+    if (optind + 2 != argc) {
+        return fail_usage("verify", "%s",
+                          optind == argc       ? "two checkpoints are missing"
+                          : optind + 1 == argc ? "the second checkpoint is missing"
+                                               : "there are more than two checkpoints");
+    }
+    v.path[0] = argv[optind];
+    v.path[1] = argv[optind + 1];
+    if (ferry_checkpoint_open(v.path[0], &a, &error) != FERRY_OK ||
+        ferry_checkpoint_open(v.path[1], &b, &error) != FERRY_OK ||
+        compare(&v, a, b, &error) != FERRY_OK) {
+        status = fail("verify", error.message);
+    }
+    ferry_checkpoint_destroy(a);
+    ferry_checkpoint_destroy(b);
+    return status;
+}
+
+const command command_verify = {.name    = "verify",
+                                .summary = "do two checkpoints hold the same tensors",
+                                .help    = help,
+                                .run     = run};

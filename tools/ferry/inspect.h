@@ -1,0 +1,83 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TOOL_INSPECT_H
+#define FERRY_TOOL_INSPECT_H
+
+#include <ferry/checkpoint.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- what is inspected: a checkpoint, or a plan ---- */
+
+typedef struct inspect_plan {
+    ferry_plan       *plan;
+    bool              is_saved;
+    ferry_plan_totals totals;
+    /* What destinations get, each tensor once. Names live as long as the plan. */
+    struct inspect_plan_tensor *tensors;
+    size_t                      n_tensors, capacity;
+    const char                **seen; /* a set of names by address; they are one for a tensor */
+    size_t                      seen_capacity;
+} inspect_plan;
+
+/* Of a saved plan, or of a spec, which is planned with the default options. */
+ferry_status inspect_plan_open(const char *path, inspect_plan *plan_out, ferry_error *error);
+void         inspect_plan_close(inspect_plan *plan);
+
+typedef struct inspected {
+    const ferry_checkpoint *checkpoint; /* or NULL: then it is the plan */
+    ferry_checkpoint_totals totals;     /* of either; of a plan, without files */
+    const inspect_plan     *plan;
+} inspected;
+
+/* Its dtype is ferry's word where there is one. It lives until the next call with the same room. */
+typedef struct inspect_tensor {
+    const char *name;
+    const char *dtype;
+    uint32_t    n_dims;
+    uint64_t    shape[FERRY_MAX_DIMS];
+    uint64_t    bytes;
+    char        dtype_text[FERRY_DTYPE_TEXT_BYTES];
+} inspect_tensor;
+
+ferry_status inspect_tensor_at(const inspected *it, size_t index, inspect_tensor *tensor_out,
+                               ferry_error *error);
+ferry_status inspect_plan_tensor_at(const inspect_plan *plan, size_t index,
+                                    inspect_tensor *tensor_out, ferry_error *error);
+
+/* ---- tensors whose names differ in numbers only, of one type and shape ---- */
+
+typedef struct inspect_group {
+    char    *text;  /* its name with a {0-31} for each number, its shape and its type */
+    char    *shape; /* within text */
+    char    *dtype;
+    size_t   first; /* its first tensor */
+    uint64_t n_tensors;
+    uint64_t bytes;
+} inspect_group;
+
+typedef struct inspect_groups {
+    inspect_group *groups; /* in the order of their first tensors */
+    size_t         n_groups;
+} inspect_groups;
+
+ferry_status inspect_group_tensors(const inspected *it, inspect_groups *groups_out,
+                                   ferry_error *error);
+void         inspect_groups_free(inspect_groups *groups);
+
+/* ---- on stdout ---- */
+
+ferry_status inspect_print_table(const inspected *it, const char *path, bool all_tensors,
+                                 ferry_error *error);
+ferry_status inspect_print_json(const inspected *it, ferry_error *error);
+
+/* The layout of a sharded checkpoint, a line for each of its parts. */
+ferry_status inspect_print_layout(const ferry_checkpoint *checkpoint, ferry_error *error);
+
+/* "logical", "sharded", "plan" or "spec". */
+const char *inspect_kind(const inspected *it);
+
+ferry_status inspect_no_memory(ferry_error *error);
+
+#endif

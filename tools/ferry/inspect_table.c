@@ -1,0 +1,156 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* What a checkpoint or plan holds, for people. */
+#include "inspect.h"
+
+#include "checkpoint_text.h"
+#include "plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_head(const inspected *it, const char *path)
+{
+    const ferry_checkpoint_totals *t = &it->totals;
+    char                           text[2][32];
+    printf("%s: a %s, %zu tensor%s of %s", path,
+           it->checkpoint == NULL ? inspect_kind(it)
+           : t->is_sharded        ? "sharded checkpoint"
+                                  : "logical checkpoint",
+           t->n_tensors, plural(t->n_tensors), format_bytes((double)t->tensor_bytes, text[0]));
+    if (it->checkpoint != NULL) {
+        printf(" in %zu file%s of %s", t->n_files, plural(t->n_files),
+               format_bytes((double)t->file_bytes, text[1]));
+    }
+    putchar('\n');
+}
+
+static void print_plan(const inspect_plan *p)
+{
+    char                     digest[33], text[3][32];
+    const ferry_plan_totals *t = &p->totals;
+    uint32_t                 n = ferry_plan_world_size(p->plan);
+    ferry_plan_digest(p->plan, digest);
+    printf("%u rank%s, %llu move%s: %s in all, %s between ranks, %s stay on their rank\n", n,
+           plural(n), (unsigned long long)t->n_moves, plural(t->n_moves),
+           format_bytes((double)t->moved_bytes + (double)t->local_bytes, text[0]),
+           format_bytes((double)t->moved_bytes, text[1]),
+           format_bytes((double)t->local_bytes, text[2]));
+    printf("digest %s\n", digest);
+}
+
+static ferry_status file_at(const void *of, size_t index, ferry_checkpoint_file *file_out,
+                            ferry_error *error)
+{
+    return ferry_checkpoint_file_at(of, index, file_out, error);
+}
+
+/* ---- tensors ---- */
+
+enum { MOST_GROUPS = 64, SHAPE_WIDTH = 20 };
+
+static void print_columns(uint64_t n, const char *dtype, const char *shape, uint64_t bytes,
+                          const char *name)
+{
+    char text[32];
+    if (n > 0) {
+        printf("  %8llu", (unsigned long long)n);
+    }
+    printf("  %-8s  %-*s  %12s  ", dtype, SHAPE_WIDTH, shape, format_bytes((double)bytes, text));
+    print_name(stdout, name);
+    putchar('\n');
+}
+
+static void print_groups(const inspect_groups *groups)
+{
+    printf("\nTensors:\n     count  %-8s  %-*s  %12s  name\n", "dtype", SHAPE_WIDTH, "shape",
+           "bytes");
+    for (size_t i = 0; i < groups->n_groups; i++) {
+        const inspect_group *g = &groups->groups[i];
+        if (row_is_shown(i, groups->n_groups, MOST_GROUPS)) {
+            print_columns(g->n_tensors, g->dtype, g->shape, g->bytes, g->text);
+        } else {
+            print_gap(i, groups->n_groups, MOST_GROUPS);
+        }
+    }
+}
+
+static ferry_status print_tensors(const inspected *it, ferry_error *error)
+{
+    printf("\nTensors:\n  %-8s  %-*s  %12s  name\n", "dtype", SHAPE_WIDTH, "shape", "bytes");
+    for (size_t i = 0; i < it->totals.n_tensors; i++) {
+        inspect_tensor tensor;
+        char           shape[SHAPE_TEXT_BYTES];
+        ferry_status   status = inspect_tensor_at(it, i, &tensor, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        print_columns(0, tensor.dtype, format_shape(tensor.shape, tensor.n_dims, shape),
+                      tensor.bytes, tensor.name);
+    }
+    return FERRY_OK;
+}
+
+/* ---- types ---- */
+
+static int compare_dtype(const void *a, const void *b)
+{
+    const inspect_group *x = a, *y = b;
+    return strcmp(x->dtype, y->dtype);
+}
+
+/* The groups lose their order. */
+static void print_dtypes(inspect_groups *groups)
+{
+    inspect_group *g = groups->groups;
+    printf("\nTypes:\n     count  %12s  dtype\n", "bytes");
+    qsort(g, groups->n_groups, sizeof *g, compare_dtype);
+    for (size_t i = 0, end; i < groups->n_groups; i = end) {
+        uint64_t n = 0, bytes = 0;
+        char     text[32];
+        for (end = i; end < groups->n_groups && strcmp(g[end].dtype, g[i].dtype) == 0; end++) {
+            n += g[end].n_tensors;
+            bytes += g[end].bytes;
+        }
+        printf("  %8llu  %12s  %s\n", (unsigned long long)n, format_bytes((double)bytes, text),
+               g[i].dtype);
+    }
+}
+
+static ferry_status print_parts(const inspected *it, inspect_groups *groups, bool all_tensors,
+                                ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    if (it->checkpoint != NULL) {
+        status =
+            print_files(it->checkpoint, file_at, it->totals.n_files, it->totals.is_sharded, error);
+    } else {
+        print_plan(it->plan);
+    }
+    if (status == FERRY_OK && it->totals.n_tensors > 0) {
+        if (all_tensors) {
+            status = print_tensors(it, error);
+        } else {
+            print_groups(groups);
+        }
+        print_dtypes(groups);
+    }
+    if (status == FERRY_OK && it->totals.is_sharded) {
+        status = inspect_print_layout(it->checkpoint, error);
+    }
+    return status;
+}
+
+ferry_status inspect_print_table(const inspected *it, const char *path, bool all_tensors,
+                                 ferry_error *error)
+{
+    inspect_groups groups;
+    ferry_status   status = inspect_group_tensors(it, &groups, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    print_head(it, path);
+    status = print_parts(it, &groups, all_tensors, error);
+    inspect_groups_free(&groups);
+    return status;
+}

@@ -1,0 +1,45 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FERRY_TOOL_RESHARD_H
+#define FERRY_TOOL_RESHARD_H
+
+#include <ferry/checkpoint.h>
+
+#include <stdbool.h>
+
+/* What `ferry reshard` was asked for. */
+typedef struct reshard_request {
+    const char              *source;
+    const char              *to;
+    const char              *out;
+    const char              *cast; /* as typed; NULL: none */
+    bool                     dry_run;
+    bool                     resume;
+    bool                     json;
+    ferry_conversion_options options;
+} reshard_request;
+
+/* EXIT_DONE, or EXIT_USAGE after a sentence on stderr. */
+int reshard_parse_arguments(int argc, char **argv, reshard_request *request_out);
+
+/* What there is to say of one that was done, or would be. */
+typedef struct reshard_report {
+    const reshard_request  *request;
+    const ferry_conversion *conversion;
+    ferry_checkpoint_totals source;
+    ferry_conversion_totals totals;
+    ferry_conversion_result result; /* if it was no dry run */
+    bool                    has_estimate;
+    double                  estimate; /* seconds, of a dry run */
+} reshard_report;
+
+/* On stdout. */
+ferry_status reshard_print_table(const reshard_report *report, ferry_error *error);
+ferry_status reshard_print_json(const reshard_report *report, ferry_error *error);
+
+/* On stderr, for people: which tensors no built-in rule knows; nothing where there are none. */
+void reshard_print_note(const reshard_report *report);
+
+/* The bytes for buffers that these options mean. */
+uint64_t reshard_memory_cap(const reshard_request *request);
+
+#endif

@@ -1,0 +1,111 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* ferry.reshard/1, on stdout. */
+#include "reshard.h"
+
+#include "json_text.h"
+
+#include <ferry/ferry.h>
+
+#include <stdio.h>
+
+static void print_u64(const char *before, uint64_t value)
+{
+    printf("%s%llu", before, (unsigned long long)value);
+}
+
+static void print_text(const char *before, const char *text)
+{
+    printf("%s", before);
+    print_json_text(text);
+}
+
+static void print_options(const reshard_request *r)
+{
+    print_text(",\n\"options\":{\"to\":", r->to);
+    print_text(",\"subset\":", r->options.subset);
+    print_text(",\"cast\":", r->cast);
+    print_u64(",\"memory_cap\":", reshard_memory_cap(r));
+    printf(",\"dry_run\":%s,\"resume\":%s}", r->dry_run ? "true" : "false",
+           r->resume ? "true" : "false");
+}
+
+static void print_side(const char *before, const char *path, bool is_sharded, size_t n_tensors,
+                       size_t n_files, uint64_t bytes)
+{
+    print_text(before, path);
+    printf(",\"kind\":\"%s\",\"tensors\":%zu,\"files\":%zu", is_sharded ? "sharded" : "logical",
+           n_tensors, n_files);
+    print_u64(",\"bytes\":", bytes);
+    printf("}");
+}
+
+static ferry_status print_files(const reshard_report *report, ferry_error *error)
+{
+    printf(",\n\"files\":[");
+    for (size_t i = 0; i < report->totals.n_files; i++) {
+        ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
+        ferry_status status        = ferry_conversion_file_at(report->conversion, i, &file, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        print_text(i == 0 ? "\n {\"name\":" : ",\n {\"name\":", file.name);
+        if (report->totals.is_sharded) {
+            printf(",\"rank\":%u", file.rank);
+        } else {
+            printf(",\"rank\":null");
+        }
+        printf(",\"tensors\":%zu", file.n_tensors);
+        print_u64(",\"bytes\":", file.bytes);
+        printf("}");
+    }
+    printf("]");
+    return FERRY_OK;
+}
+
+static void print_result(const ferry_conversion_result *r)
+{
+    print_u64(",\n\"written_bytes\":", r->written_bytes);
+    print_u64(",\"resumed_bytes\":", r->resumed_bytes);
+    print_u64(",\"checked\":", r->n_checked);
+    printf(",\"seconds\":%.9g,\"copy_seconds\":%.9g", r->seconds, r->copy_seconds);
+    if (r->seconds > 0) {
+        printf(",\"gbytes_per_s\":%.6f",
+               (double)(r->written_bytes - r->resumed_bytes) / r->seconds / 1e9);
+    } else {
+        printf(",\"gbytes_per_s\":null");
+    }
+}
+
+static void print_replicated(const reshard_report *report)
+{
+    printf(",\n\"replicated\":[");
+    for (size_t i = 0; i < report->totals.n_replicated; i++) {
+        print_text(i == 0 ? "" : ",", ferry_conversion_replicated_at(report->conversion, i));
+    }
+    printf("]");
+}
+
+ferry_status reshard_print_json(const reshard_report *report, ferry_error *error)
+{
+    const ferry_checkpoint_totals *from   = &report->source;
+    const ferry_conversion_totals *to     = &report->totals;
+    ferry_status                   status = FERRY_OK;
+    print_text("{\"format\":\"ferry.reshard/1\",\"version\":", ferry_version());
+    print_side(",\n\"source\":{\"path\":", report->request->source, from->is_sharded,
+               from->n_tensors, from->n_files, from->file_bytes);
+    print_side(",\n\"destination\":{\"path\":", report->request->out, to->is_sharded, to->n_tensors,
+               to->n_files, to->file_bytes);
+    print_options(report->request);
+    print_u64(",\n\"read_bytes\":", to->read_bytes);
+    if (!report->request->dry_run) {
+        print_result(&report->result);
+    } else if (report->has_estimate) {
+        printf(",\n\"estimate_s\":%.9g", report->estimate);
+    } else {
+        printf(",\n\"estimate_s\":null");
+    }
+    status = print_files(report, error);
+    print_replicated(report);
+    printf("}\n");
+    return status;
+}

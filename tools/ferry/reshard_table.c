@@ -1,0 +1,107 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* What was converted, or would be, for people. */
+#include "reshard.h"
+
+#include "checkpoint_text.h"
+#include "plan.h"
+
+static const char *tell_kind(bool is_sharded)
+{
+    return is_sharded ? "sharded" : "logical";
+}
+
+/* What is read and what is made of it: the same lines for a dry run and a real one. */
+static void print_head(const reshard_report *report)
+{
+    const ferry_conversion_totals *t = &report->totals;
+    char                           text[2][32];
+    printf("From       %s: %s, %zu tensor%s, %s in %zu file%s\n", report->request->source,
+           tell_kind(report->source.is_sharded), report->source.n_tensors,
+           plural(report->source.n_tensors),
+           format_bytes((double)report->source.file_bytes, text[0]), report->source.n_files,
+           plural(report->source.n_files));
+    printf("To         %s: %s, %zu tensor%s, %s in %zu file%s\n", report->request->out,
+           tell_kind(t->is_sharded), t->n_tensors, plural(t->n_tensors),
+           format_bytes((double)t->file_bytes, text[1]), t->n_files, plural(t->n_files));
+}
+
+static ferry_status file_at(const void *of, size_t index, ferry_checkpoint_file *file_out,
+                            ferry_error *error)
+{
+    return ferry_conversion_file_at(of, index, file_out, error);
+}
+
+static ferry_status print_dry_run(const reshard_report *report, ferry_error *error)
+{
+    const ferry_conversion_totals *t = &report->totals;
+    char                           text[3][32];
+    ferry_status                   status =
+        print_files(report->conversion, file_at, t->n_files, t->is_sharded, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    printf("\nReads      %s\n", format_bytes((double)t->read_bytes, text[0]));
+    printf("Writes     %s\n", format_bytes((double)t->file_bytes, text[1]));
+    printf("Memory     at most %s for buffers\n",
+           format_bytes((double)reshard_memory_cap(report->request), text[2]));
+    if (report->has_estimate && report->estimate < 0.1) {
+        printf("Takes      less than 0.1 s\n");
+    } else if (report->has_estimate) {
+        printf("Takes      about %.1f s\n", report->estimate);
+    } else {
+        printf("Takes      unknown: this file system cannot be tried\n");
+    }
+    printf("Nothing was written, as --dry-run asks\n");
+    return FERRY_OK;
+}
+
+static void print_result(const reshard_report *report)
+{
+    const ferry_conversion_result *r = &report->result;
+    uint64_t new                     = r->written_bytes - r->resumed_bytes;
+    char text[3][32];
+    printf("Read       %s\n", format_bytes((double)report->totals.read_bytes, text[0]));
+    printf("Written    %s in %.3f s", format_bytes((double)r->written_bytes, text[1]), r->seconds);
+    if ((double)new >= 5e6 * r->seconds) { /* less would be printed as 0.00 */
+        printf(", %.2f GB/s", (double)new / r->seconds / 1e9);
+    }
+    printf("; copying took %.3f s of that\n", r->copy_seconds);
+    if (r->resumed_bytes > 0) {
+        printf("Resumed    %s of it had been written before\n",
+               format_bytes((double)r->resumed_bytes, text[2]));
+    }
+    if (r->n_checked > 0) {
+        printf("Checksums  %llu of the source were compared\n", (unsigned long long)r->n_checked);
+    } else {
+        printf("Checksums  none of the source were compared\n");
+    }
+}
+
+ferry_status reshard_print_table(const reshard_report *report, ferry_error *error)
+{
+    print_head(report);
+    if (report->request->dry_run) {
+        return print_dry_run(report, error);
+    }
+    print_result(report);
+    return FERRY_OK;
+}
+
+enum { NOTED_NAMES = 4 };
+
+void reshard_print_note(const reshard_report *report)
+{
+    size_t n = report->totals.n_replicated;
+    if (n == 0) {
+        return;
+    }
+    fprintf(stderr,
+            "ferry reshard: note: no built-in rule knows %zu tensor%s, which every rank of a stage "
+            "gets whole: ",
+            n, plural(n));
+    for (size_t i = 0; i < n && i < NOTED_NAMES; i++) {
+        fputs(i == 0 ? "" : ", ", stderr);
+        print_name(stderr, ferry_conversion_replicated_at(report->conversion, i));
+    }
+    fprintf(stderr, "%s\n", n > NOTED_NAMES ? ", ..." : "");
+}
