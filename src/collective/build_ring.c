@@ -15,12 +15,21 @@ typedef struct ring {
     uint32_t use; /* of the next pass */
 } ring;
 
-/* What goes round: by member, a chunk or a part of each of n_cells chunks. */
+/*
+ * What goes round: a piece for each member, which is its data-parallel rank's chunk or, of that,
+ * its tensor-parallel rank's part. In parts, the pieces of a ring over the world are all of all
+ * chunks, those of a tensor-parallel ring one chunk.
+ */
 typedef struct load {
-    bool          parts;   /* pieces are parts, cell i of chunk i; else whole chunks, by member */
-    uint32_t      n_cells; /* of a piece */
-    fy_place_kind where;   /* the contributions: IN or OUT */
+    bool          parts;
+    fy_place_kind where; /* the contributions: IN or OUT */
+    bool          own;   /* finished pieces go to memory of this rank's own, not to the output */
 } load;
+
+typedef struct piece {
+    uint32_t rank, chunk; /* whose it is, and of which group: of a tensor of dp chunks the chunk */
+    fy_cut   cut;         /* what goes in one direction: half */
+} piece;
 
 enum { UP = 0, DOWN = 1 };
 
@@ -56,25 +65,42 @@ static uint32_t member_at(const ring *r, int direction, uint32_t i)
     return direction == UP ? (r->me + r->size - back) % r->size : (r->me + back) % r->size;
 }
 
-/* Half of a member's piece. */
-static fy_cut cut_of(const ring *r, const load *l, uint32_t member, int direction)
+static piece piece_of(const fy_builder *b, const ring *r, const load *l, uint32_t member,
+                      int direction)
 {
-    fy_cut cut = l->parts ? fy_cut_part(r->size, member) : fy_cut_whole();
-    cut.n_sub  = 2;
-    cut.sub    = (uint32_t)direction;
-    return cut;
+    const fy_topology *t     = b->topology;
+    fy_topology        whose = fy_topology_of_rank(t, fy_edge_group_rank(t, r->up, member));
+    fy_cut             cut   = l->parts ? fy_cut_part(t->tp, whose.tp_rank) : fy_cut_whole();
+    cut.n_sub                = 2;
+    cut.sub                  = (uint32_t)direction;
+    return (piece){whose.world_rank, whose.dp_rank, cut};
 }
 
-static fy_place contribution(const load *l, uint32_t member, uint32_t cell)
+/* What this rank adds to a piece, or has of it. */
+static fy_place contribution(const fy_builder *b, const load *l, const piece *p)
 {
-    uint32_t chunk = l->parts ? cell : member;
-    return l->where == FY_PLACE_IN ? fy_in(chunk) : fy_out(chunk);
+    if (l->where == FY_PLACE_IN) {
+        return fy_in(fy_op_scatters(b->schedule->op) ? p->chunk : 0);
+    }
+    return fy_out(fy_op_gathers(b->schedule->op) ? p->chunk : 0);
 }
 
-static fy_place to_next(const fy_builder *b, const ring *r, int direction, uint32_t cell)
+/* A target for a finished piece, in a sum that is open, if this rank wants it. */
+static void keep(fy_builder *b, const load *l, const piece *p)
+{
+    if (l->own) {
+        fy_add_target(b, fy_outbox(FY_EDGE_OWN, 0, p->rank, FY_ORIGIN_BLOCK));
+    } else if (fy_op_gathers(b->schedule->op)) {
+        fy_add_target(b, fy_out(p->chunk));
+    } else if (p->chunk == b->topology->dp_rank) {
+        fy_add_target(b, fy_out(0));
+    }
+}
+
+static fy_place to_next(const fy_builder *b, const ring *r, int direction)
 {
     uint32_t rank  = next_rank(b, r, direction);
-    fy_place place = fy_outbox(edge_of(r, direction), 0, cell, FY_ORIGIN_SUB);
+    fy_place place = fy_outbox(edge_of(r, direction), 0, 0, FY_ORIGIN_SUB);
     if (form_to(b, rank) == FY_FORM_STORE) {
         place.kind   = FY_PLACE_PEER_INBOX;
         place.rank   = rank;
@@ -84,10 +110,10 @@ static fy_place to_next(const fy_builder *b, const ring *r, int direction, uint3
     return place;
 }
 
-static fy_place from_last(const fy_builder *b, const ring *r, int direction, uint32_t cell)
+static fy_place from_last(const fy_builder *b, const ring *r, int direction)
 {
     uint32_t rank  = next_rank(b, r, direction == UP ? DOWN : UP);
-    fy_place place = fy_inbox(edge_of(r, direction), rank, cell, FY_ORIGIN_SUB);
+    fy_place place = fy_inbox(edge_of(r, direction), rank, 0, FY_ORIGIN_SUB);
     place.counts   = rank / b->topology->local_size == b->topology->inter_rank;
     place.use      = r->use - 1;
     return place;
@@ -95,7 +121,7 @@ static fy_place from_last(const fy_builder *b, const ring *r, int direction, uin
 
 static void use_ring(fy_builder *b, const ring *r, const load *l, uint32_t n_uses)
 {
-    const fy_edge_need need = {1, l->n_cells, l->parts ? r->size : 1, 2, FY_ORIGIN_SUB, false};
+    const fy_edge_need need = {1, 1, l->parts ? b->topology->tp : 1, 2, FY_ORIGIN_SUB, false};
     for (int direction = UP; direction <= DOWN; direction++) {
         fy_use_edge(b, edge_of(r, direction), &need);
         b->schedule->edges[edge_of(r, direction)].uses = n_uses;
@@ -128,24 +154,22 @@ static void wait(fy_builder *b, const ring *r)
 static void reduce_pass(fy_builder *b, const ring *r, const load *l, uint32_t i)
 {
     for (int direction = UP; direction <= DOWN; direction++) {
-        uint32_t member = member_at(r, direction, i);
-        for (uint32_t cell = 0; cell < l->n_cells; cell++) {
-            fy_begin_sum(b, cut_of(r, l, member, direction), false, false);
-            if (i > 0) {
-                fy_add_source(b, from_last(b, r, direction, cell));
-            }
-            fy_add_source(b, contribution(l, member, cell));
-            fy_add_target(b, to_next(b, r, direction, cell));
-            fy_end_sum(b);
+        piece p = piece_of(b, r, l, member_at(r, direction, i), direction);
+        fy_begin_sum(b, p.cut, false, false);
+        if (i > 0) {
+            fy_add_source(b, from_last(b, r, direction));
         }
+        fy_add_source(b, contribution(b, l, &p));
+        fy_add_target(b, to_next(b, r, direction));
+        fy_end_sum(b);
     }
 }
 
 /*
- * Reduces so that member c has piece c. The last sum goes to the output, chunk `out`, where that
- * is a chunk of this piece, and on round the ring if it will be gathered.
+ * Reduces so that every member has its own piece. The last sum goes to the output, and on round the
+ * ring if it will be gathered.
  */
-static void ring_reduce(fy_builder *b, ring *r, const load *l, uint32_t out, bool gathered)
+static void ring_reduce(fy_builder *b, ring *r, const load *l, bool gathered)
 {
     fy_begin_stage(b);
     for (uint32_t i = 0; i + 1 < r->size; i++) {
@@ -154,93 +178,68 @@ static void ring_reduce(fy_builder *b, ring *r, const load *l, uint32_t out, boo
         wait(b, r);
     }
     for (int direction = UP; direction <= DOWN; direction++) {
-        for (uint32_t cell = 0; cell < l->n_cells; cell++) {
-            fy_begin_sum(b, cut_of(r, l, r->me, direction), false, false);
-            fy_add_source(b, from_last(b, r, direction, cell));
-            fy_add_source(b, contribution(l, r->me, cell));
-            if (l->n_cells == 1 || cell == out) {
-                fy_add_target(b, fy_out(l->n_cells == 1 ? out : 0));
-            }
-            if (gathered) {
-                fy_add_target(b, to_next(b, r, direction, cell));
+        piece p = piece_of(b, r, l, r->me, direction);
+        fy_begin_sum(b, p.cut, false, false);
+        fy_add_source(b, from_last(b, r, direction));
+        fy_add_source(b, contribution(b, l, &p));
+        keep(b, l, &p);
+        if (gathered) {
+            fy_add_target(b, to_next(b, r, direction));
+        }
+        fy_end_sum(b);
+    }
+}
+
+/* Passes on what every member has finished; the first send of each was made and not yet posted. */
+static void ring_gather(fy_builder *b, ring *r, const load *l)
+{
+    for (uint32_t i = 1; i < r->size; i++) {
+        post(b, r);
+        wait(b, r);
+        for (int direction = UP; direction <= DOWN; direction++) {
+            piece p = piece_of(b, r, l, member_at(r, direction, i - 1), direction);
+            fy_begin_sum(b, p.cut, false, false);
+            fy_add_source(b, from_last(b, r, direction));
+            keep(b, l, &p);
+            if (i + 1 < r->size) {
+                fy_add_target(b, to_next(b, r, direction));
             }
             fy_end_sum(b);
         }
     }
 }
 
-/* Where pieces end that come round. */
-typedef struct gathered {
-    bool     own;   /* memory of this rank's own, cell by member, and not the output */
-    uint32_t chunk; /* of the output, of parts; of several cells, the one that is kept in chunk 0 */
-} gathered;
-
-static void keep(fy_builder *b, const load *l, const gathered *g, uint32_t member, uint32_t cell)
-{
-    if (g->own) {
-        fy_add_target(b, fy_outbox(FY_EDGE_OWN, 0, member, FY_ORIGIN_BLOCK));
-    } else if (!l->parts) {
-        fy_add_target(b, fy_out(member));
-    } else if (l->n_cells == 1) {
-        fy_add_target(b, fy_out(g->chunk));
-    } else if (cell == g->chunk) {
-        fy_add_target(b, fy_out(0));
-    }
-}
-
-/* Passes on what every member has finished; the first send of each was made and not yet posted. */
-static void ring_gather(fy_builder *b, ring *r, const load *l, const gathered *g)
-{
-    for (uint32_t i = 1; i < r->size; i++) {
-        post(b, r);
-        wait(b, r);
-        for (int direction = UP; direction <= DOWN; direction++) {
-            uint32_t member = member_at(r, direction, i - 1);
-            for (uint32_t cell = 0; cell < l->n_cells; cell++) {
-                fy_begin_sum(b, cut_of(r, l, member, direction), false, false);
-                fy_add_source(b, from_last(b, r, direction, cell));
-                keep(b, l, g, member, cell);
-                if (i + 1 < r->size) {
-                    fy_add_target(b, to_next(b, r, direction, cell));
-                }
-                fy_end_sum(b);
-            }
-        }
-    }
-}
-
-static void send_own(fy_builder *b, ring *r, const load *l, fy_place from)
+static void send_own(fy_builder *b, ring *r, const load *l)
 {
     for (int direction = UP; direction <= DOWN; direction++) {
-        fy_copy_piece(b, cut_of(r, l, r->me, direction), from, to_next(b, r, direction, 0));
+        piece p = piece_of(b, r, l, r->me, direction);
+        fy_copy_piece(b, p.cut, contribution(b, l, &p), to_next(b, r, direction));
     }
 }
 
-static void all_reduce(fy_builder *b, ring *r, const load *l, uint32_t out)
+static void all_reduce(fy_builder *b, ring *r, const load *l)
 {
-    const gathered g = {false, out};
     if (r->size == 1) { /* only a world of one has nobody to add to */
         fy_begin_stage(b);
         fy_copy_piece(b, fy_cut_whole(), fy_in(0), fy_out(0));
         return;
     }
     use_ring(b, r, l, 2 * (r->size - 1));
-    ring_reduce(b, r, l, out, true);
-    ring_gather(b, r, l, &g);
+    ring_reduce(b, r, l, true);
+    ring_gather(b, r, l);
 }
 
 /* All ranks' inputs, and then the sums of groups, in order of ranks. */
 static void gather_then_sum(fy_builder *b, ring *r)
 {
-    const fy_topology *t    = b->topology;
-    const load         l    = {false, 1, FY_PLACE_IN};
-    const gathered     g    = {true, 0};
-    const fy_edge_need need = {1, t->world_size, 1, 1, FY_ORIGIN_BLOCK, false};
+    const fy_topology *t      = b->topology;
+    const load         inputs = {false, FY_PLACE_IN, true};
+    const fy_edge_need need   = {1, t->world_size, 1, 1, FY_ORIGIN_BLOCK, false};
     fy_use_edge(b, FY_EDGE_OWN, &need);
-    use_ring(b, r, &l, r->size - 1);
+    use_ring(b, r, &inputs, r->size - 1);
     fy_begin_stage(b);
-    send_own(b, r, &l, fy_in(0));
-    ring_gather(b, r, &l, &g);
+    send_own(b, r, &inputs);
+    ring_gather(b, r, &inputs);
     for (uint32_t dp_rank = 0; dp_rank < t->dp; dp_rank++) {
         fy_begin_sum(b, fy_cut_whole(), false, false);
         for (uint32_t tp_rank = 0; tp_rank < t->tp; tp_rank++) {
@@ -256,51 +255,46 @@ static void gather_then_sum(fy_builder *b, ring *r)
 
 static void build_one(fy_builder *b)
 {
-    const fy_topology *t      = b->topology;
-    ring               world  = ring_of(b, FY_EDGE_WORLD_UP, FY_EDGE_WORLD_DOWN);
-    const load         chunks = {false, 1, FY_PLACE_IN};
-    const load         parts  = {true, fy_op_in_chunks(t, b->schedule->op), FY_PLACE_IN};
-    const gathered     out    = {false, 0};
+    ring       world = ring_of(b, FY_EDGE_WORLD_UP, FY_EDGE_WORLD_DOWN);
+    const load parts = {true, FY_PLACE_IN, false}; /* tp 1: each all of a chunk */
     switch (b->schedule->op) {
     case FERRY_MIXED_ALL_GATHER:
-        use_ring(b, &world, &chunks, world.size - 1);
+        use_ring(b, &world, &parts, world.size - 1);
         fy_begin_stage(b);
-        fy_copy_piece(b, fy_cut_whole(), fy_in(0), fy_out(t->dp_rank));
-        send_own(b, &world, &chunks, fy_in(0));
-        ring_gather(b, &world, &chunks, &out);
+        fy_copy_piece(b, fy_cut_whole(), fy_in(0), fy_out(b->topology->dp_rank));
+        send_own(b, &world, &parts);
+        ring_gather(b, &world, &parts);
         break;
     case FERRY_MIXED_REDUCE_SCATTER:
-        use_ring(b, &world, &chunks, world.size - 1);
-        ring_reduce(b, &world, &chunks, 0, false);
+        use_ring(b, &world, &parts, world.size - 1);
+        ring_reduce(b, &world, &parts, false);
         break;
     case FERRY_MIXED_ALL_REDUCE_ALL_GATHER:
         gather_then_sum(b, &world);
         break;
     default: /* all-reduce; behind a reduce-scatter, of all chunks, of which this rank keeps one */
-        all_reduce(b, &world, &parts, parts.n_cells > 1 ? t->dp_rank : 0);
+        all_reduce(b, &world, &parts);
     }
 }
 
 static void build_tp_dp(fy_builder *b)
 {
-    const fy_topology *t  = b->topology;
-    ring               tp = ring_of(b, FY_EDGE_TP_UP, FY_EDGE_TP_DOWN);
-    ring               dp = ring_of(b, FY_EDGE_DP_UP, FY_EDGE_DP_DOWN);
+    ring tp = ring_of(b, FY_EDGE_TP_UP, FY_EDGE_TP_DOWN);
+    ring dp = ring_of(b, FY_EDGE_DP_UP, FY_EDGE_DP_DOWN);
     if (fy_op_scatters(b->schedule->op)) {
-        const load chunks = {false, 1, FY_PLACE_IN};
-        const load result = {true, 1, FY_PLACE_OUT};
+        const load chunks = {false, FY_PLACE_IN, false};
+        const load result = {true, FY_PLACE_OUT, false};
         use_ring(b, &dp, &chunks, dp.size - 1);
-        ring_reduce(b, &dp, &chunks, 0, false);
-        all_reduce(b, &tp, &result, 0);
+        ring_reduce(b, &dp, &chunks, false);
+        all_reduce(b, &tp, &result);
     } else {
-        const load     input  = {true, 1, FY_PLACE_IN};
-        const load     chunks = {false, 1, FY_PLACE_OUT};
-        const gathered out    = {false, 0};
-        all_reduce(b, &tp, &input, t->dp_rank);
+        const load input  = {true, FY_PLACE_IN, false};
+        const load chunks = {false, FY_PLACE_OUT, false};
+        all_reduce(b, &tp, &input);
         use_ring(b, &dp, &chunks, dp.size - 1);
         fy_begin_stage(b);
-        send_own(b, &dp, &chunks, fy_out(t->dp_rank));
-        ring_gather(b, &dp, &chunks, &out);
+        send_own(b, &dp, &chunks);
+        ring_gather(b, &dp, &chunks);
     }
 }
 

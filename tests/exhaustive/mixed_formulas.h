@@ -20,6 +20,9 @@ typedef struct letters {
     bool     multicast;
     /* Of this rank: how many of its two neighbours in a ring are in its node. */
     uint64_t world_near, tp_near, dp_near;
+    /* In the world's ring, how many such neighbours bring a piece of this rank's chunk last: the
+     * piece of the rank on the other side. */
+    uint64_t last_wanted;
 } letters;
 
 /* Whether the step from a ring's index to the next, or to the one before, stays in the node: lower
@@ -32,22 +35,33 @@ static inline uint64_t near_in_ring(uint64_t lower, uint64_t inside, uint64_t ou
     return outside == 1 ? 2 : (uint64_t)(lower + 1 < inside) + (lower > 0);
 }
 
+static inline uint64_t wanted_last(const fy_topology *t)
+{
+    fy_topology next = fy_topology_of_rank(t, (t->world_rank + 1) % t->world_size);
+    fy_topology before =
+        fy_topology_of_rank(t, (t->world_rank + t->world_size - 1) % t->world_size);
+    bool up   = before.inter_rank == t->inter_rank && next.dp_rank == t->dp_rank;
+    bool down = next.inter_rank == t->inter_rank && before.dp_rank == t->dp_rank;
+    return (uint64_t)up + down;
+}
+
 static inline letters letters_of(const fy_topology *t, uint32_t mode, uint64_t n, uint64_t e,
                                  uint64_t p)
 {
-    return (letters){.a          = t->local_tp,
-                     .b          = t->local_dp,
-                     .c          = t->inter_tp,
-                     .d          = t->inter_dp,
-                     .L          = t->local_size,
-                     .N          = t->inter_size,
-                     .W          = t->world_size,
-                     .M          = n * e,
-                     .P          = n * p,
-                     .multicast  = is_multicast(mode),
-                     .world_near = near_in_ring(t->local_rank, t->local_size, t->inter_size),
-                     .tp_near    = near_in_ring(t->local_tp_rank, t->local_tp, t->inter_tp),
-                     .dp_near    = near_in_ring(t->local_dp_rank, t->local_dp, t->inter_dp)};
+    return (letters){.a           = t->local_tp,
+                     .b           = t->local_dp,
+                     .c           = t->inter_tp,
+                     .d           = t->inter_dp,
+                     .L           = t->local_size,
+                     .N           = t->inter_size,
+                     .W           = t->world_size,
+                     .M           = n * e,
+                     .P           = n * p,
+                     .multicast   = is_multicast(mode),
+                     .world_near  = near_in_ring(t->local_rank, t->local_size, t->inter_size),
+                     .tp_near     = near_in_ring(t->local_tp_rank, t->local_tp, t->inter_tp),
+                     .dp_near     = near_in_ring(t->local_dp_rank, t->local_dp, t->inter_dp),
+                     .last_wanted = wanted_last(t)};
 }
 
 static inline uint64_t if_several(uint64_t n)
@@ -135,12 +149,16 @@ static inline moved one_pieces(const letters *l)
     return in_ring(l->W - 1, (l->W - 1) * l->M / 2, l->world_near);
 }
 
-/* A whole all-reduce of all chunks; of what comes last only the own chunk is read. */
+/*
+ * A whole all-reduce of all chunks, in pieces of M/tp, halves of which come from each neighbour in
+ * each pass: in the W - 1 that reduce and in all but the last that gather they are read, to go on;
+ * in the last one only those of the own chunk.
+ */
 static inline moved one_scatter_all_reduce(const letters *l)
 {
-    uint64_t dp = l->b * l->d;
-    moved    m  = in_ring(2 * (l->W - 1), dp * (l->W - 1) * l->M / l->W, l->world_near);
-    m.read      = l->world_near * ((2 * l->W - 3) * dp + 1) * l->M / (2 * l->W);
+    uint64_t tp = l->a * l->c;
+    moved    m  = in_ring(2 * (l->W - 1), (l->W - 1) * l->M / tp, l->world_near);
+    m.read      = (l->world_near * (2 * l->W - 3) + l->last_wanted) * l->M / (2 * tp);
     return m;
 }
 

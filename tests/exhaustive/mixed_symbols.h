@@ -288,14 +288,16 @@ static inline symbol read_box(machine *m, uint32_t rank, const fy_place *p, cons
 }
 
 /*
- * What is written over, or left at the end, somebody has read: nothing moves in vain. But a
- * library's all-reduce behind a reduce-scatter brings chunks to who does not want them.
+ * What is written over, or left at the end, in a box somebody has read: nothing moves in vain. But
+ * a library's all-reduce behind a reduce-scatter brings chunks to who does not want them.
  */
-static inline void check_was_read(const machine *m, uint32_t rank, const box_element *e)
+static inline void check_was_read(const machine *m, uint32_t rank, uint32_t owner,
+                                  const box_element *e)
 {
     bool whole =
         m->w->k.mode == FERRY_MIXED_BASE_ONE && m->w->k.op == FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE;
-    check_machine(m, rank, !e->value.there || e->read || whole);
+    bool foreign = e->value.chunk != m->w->topologies[owner].dp_rank;
+    check_machine(m, rank, !e->value.there || e->read || (whole && foreign));
 }
 
 static inline void write_box(machine *m, uint32_t rank, const fy_place *p, const at_step *step,
@@ -309,7 +311,7 @@ static inline void write_box(machine *m, uint32_t rank, const fy_place *p, const
         uint64_t bytes = value->partial ? 4 : m->c.element_bytes;
         m->ranks[rank].seen.inside_written += bytes;
     }
-    check_was_read(m, rank, e);
+    check_was_read(m, rank, p->kind == FY_PLACE_PEER_INBOX ? p->rank : rank, e);
     *e = (box_element){*value, number, rank, false, false};
 }
 
@@ -405,7 +407,7 @@ static inline void do_put(machine *m, uint32_t rank, const fy_link *link, uint64
                       (slot * use->n_senders + sender) * m->message_room[link->edge];
     for (uint64_t i = 0; i < n; i++) {
         bool fresh = from[i].value.there && from[i].use == number;
-        check_was_read(m, rank, &to[i]);
+        check_was_read(m, rank, link->rank, &to[i]);
         from[i].read      = from[i].read || fresh;
         to[i]             = (box_element){from[i].value, number, rank, false, false};
         to[i].value.there = fresh;
@@ -500,10 +502,10 @@ static inline void check_all_was_read(const machine *m, uint32_t rank)
         const fy_edge_use *use = &m->w->schedules[rank].edges[edge];
         const rank_box    *box = &m->ranks[rank].boxes[edge];
         for (uint64_t i = 0; i < FY_N_SLOTS * use->n_messages * m->message_room[edge]; i++) {
-            check_was_read(m, rank, &box->outbox[i]);
+            check_was_read(m, rank, rank, &box->outbox[i]);
         }
         for (uint64_t i = 0; i < FY_N_SLOTS * use->n_senders * m->message_room[edge]; i++) {
-            check_was_read(m, rank, &box->inbox[i]);
+            check_was_read(m, rank, rank, &box->inbox[i]);
         }
     }
 }
