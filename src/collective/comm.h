@@ -41,6 +41,9 @@ typedef struct fy_board {
 } fy_board;
 _Static_assert(sizeof(fy_board) == FY_LINE_BYTES, "a board is one line");
 
+/* Boards that may be on their way at once: so many calls in a row are refused without a wait. */
+enum { FY_N_SENT = 16 };
+
 /*
  * In place of an operation: this rank makes no more calls; it has made one that was refused before
  * it began; it begins to measure.
@@ -49,8 +52,8 @@ enum { FY_OP_SHUTDOWN = FERRY_MIXED_N_OPS, FY_OP_REFUSED, FY_OP_TUNE };
 
 /* Why another rank's handle is broken. */
 typedef struct fy_notice {
-    uint64_t status;
-    char     sentence[FERRY_ERROR_BYTES - sizeof(uint64_t)];
+    _Atomic uint64_t status; /* FERRY_OK: none has come; written last */
+    char             sentence[FERRY_ERROR_BYTES - sizeof(uint64_t)];
 } fy_notice;
 
 /*
@@ -169,7 +172,9 @@ struct ferry_mixed_comm {
     _Atomic bool      busy;
     fy_call           call;
     fy_mixed_request *request; /* the one there is; outlives the handle where the caller holds it */
-    bool              told;    /* contacts know of this call; under `network`, as the board is */
+    fy_board          sent[FY_N_SENT]; /* the board as it was put; free again after a flush */
+    uint32_t          n_sent;          /* under `network` */
+    bool              told;      /* contacts know of this call; under `network`, as the board is */
     uint32_t          n_waiting; /* drivers of lanes that wait for a rank that is not there */
     uint64_t          n_calls;   /* since the last reset */
     _Atomic uint32_t  broken;    /* a ferry_status, once the handle is; set once */
@@ -213,7 +218,11 @@ ferry_status fy_comm_state(ferry_mixed_comm *comm, ferry_error *error);
 /* Says on the boards what this rank is doing. */
 void fy_board_write(ferry_mixed_comm *comm, uint64_t call, uint32_t op, uint32_t mode,
                     uint64_t count, bool waits);
-void fy_board_tell(ferry_mixed_comm *comm); /* the caller holds `network` */
+/*
+ * Tells contacts that cannot look for themselves. The caller holds `network`. It does not wait for
+ * the bytes to arrive, unless FY_N_SENT boards are on their way already.
+ */
+void fy_board_tell(ferry_mixed_comm *comm);
 
 /* A lane has waited for long: what the rank that it waits for does. */
 typedef enum fy_suspicion {

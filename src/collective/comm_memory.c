@@ -317,7 +317,8 @@ ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_error *erro
     if (status == FERRY_OK && comm->opened) {
         pthread_mutex_lock(&comm->network);
         fy_board_write(comm, comm->call.number + 1, FY_OP_SHUTDOWN, 0, 0, false);
-        fy_board_tell(comm); /* who still calls the handle is told that nobody will answer */
+        /* Who still calls the handle is told that nobody will answer; regions flush as they go. */
+        fy_board_tell(comm);
         pthread_mutex_unlock(&comm->network);
     }
     fy_comm_close(comm);

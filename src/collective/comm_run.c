@@ -260,6 +260,9 @@ static ferry_status settle(ferry_mixed_comm *comm, ferry_error *error)
     ferry_status status = FERRY_OK;
     if (comm->call.schedule->n_puts != 0) {
         status = ferry_flush(comm->transport, FERRY_ANY_RANK, NULL, error);
+        if (status == FERRY_OK) {
+            comm->n_sent = 0;
+        }
     }
     if (status != FERRY_OK) {
         fy_comm_break(comm, status, "%s", error->message);

@@ -132,9 +132,10 @@ static uint64_t elements_of(const fy_lane *lane, fy_edge edge, uint64_t step)
 
 /*
  * Puts a message of the outbox, all but its epoch, which is the signal. The outbox may change again
- * when this slot's turn comes: by then the reader has answered, so the bytes have left.
+ * when this slot's turn comes: by then the reader has answered, so the bytes have left. is_first:
+ * nobody has been sent this message yet; later it is on its way and must not be touched.
  */
-static bool put(fy_lane *lane, const fy_link *link, uint64_t number, uint64_t step)
+static bool put(fy_lane *lane, const fy_link *link, uint64_t number, uint64_t step, bool is_first)
 {
     ferry_mixed_comm  *comm   = lane->comm;
     fy_edge            edge   = (fy_edge)link->edge;
@@ -147,7 +148,9 @@ static bool put(fy_lane *lane, const fy_link *link, uint64_t number, uint64_t st
     uint32_t   sender = fy_edge_is_ring(edge) ? 0 : fy_edge_group_index(&comm->topology, edge);
     fy_header *there  = fy_message_at(lane, own, edge, true, number, sender);
     uint64_t   at     = (uint64_t)((char *)there - own);
-    fill_header(comm, header);
+    if (is_first) {
+        fill_header(comm, header);
+    }
     ferry_buffer source = ferry_buffer_of(
         &header->call, sizeof *header - sizeof header->epoch +
                            (use->n_cells - 1) * comm->call.cell_bytes[edge] + bytes);
@@ -190,6 +193,14 @@ static void multicast(fy_lane *lane, fy_edge edge, uint64_t number)
     announce(header, number);
 }
 
+/* Whether the link before this one has put the same message. */
+static bool was_put(const fy_link *links, uint32_t i)
+{
+    const fy_link *last = &links[i > 0 ? i - 1 : 0];
+    return i > 0 && last->form == FY_FORM_PUT && last->edge == links[i].edge &&
+           last->message == links[i].message;
+}
+
 bool fy_links_post(fy_lane *lane, const fy_action *action, uint64_t step)
 {
     const fy_link *links = lane->comm->call.schedule->links + action->first;
@@ -197,7 +208,7 @@ bool fy_links_post(fy_lane *lane, const fy_action *action, uint64_t step)
         const fy_link *link   = &links[i];
         uint64_t       number = number_of(lane, action, (fy_edge)link->edge, step);
         if (link->form == FY_FORM_PUT) {
-            if (!put(lane, link, number, step)) {
+            if (!put(lane, link, number, step, !was_put(links, i))) {
                 return false;
             }
         } else if (link->form == FY_FORM_STORE) {

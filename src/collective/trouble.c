@@ -109,14 +109,20 @@ static void for_contacts(ferry_mixed_comm *comm,
     }
 }
 
+/* Whoever cannot be told learns it by the deadline. */
 static void put_notice(ferry_mixed_comm *comm, uint32_t rank, uint32_t number)
 {
     fy_notice   *notice = control_at(comm, notice_at(comm, comm->topology.local_rank));
-    ferry_buffer source = ferry_buffer_of(notice, sizeof *notice);
-    ferry_signal signal = {comm->control, FY_CONTROL_NOTICES, 1, FERRY_SIGNAL_ADD};
-    /* Whoever cannot be told learns it by the deadline. */
-    if (ferry_put_signal(comm->transport, rank, comm->control, notice_at(comm, number), &source,
-                         &signal, NULL, NULL) == FERRY_OK) {
+    uint64_t     there  = notice_at(comm, number);
+    ferry_buffer source = ferry_buffer_of(notice->sentence, sizeof notice->sentence);
+    ferry_buffer none   = ferry_buffer_of(NULL, 0);
+    ferry_signal status = {comm->control, there, notice->status, FERRY_SIGNAL_SET};
+    ferry_signal count  = {comm->control, FY_CONTROL_NOTICES, 1, FERRY_SIGNAL_ADD};
+    /* Several may come at once: the count says that there is news, the status that it is whole. */
+    if (ferry_put_signal(comm->transport, rank, comm->control, there + sizeof notice->status,
+                         &source, &status, NULL, NULL) == FERRY_OK &&
+        ferry_put_signal(comm->transport, rank, comm->control, 0, &none, &count, NULL, NULL) ==
+            FERRY_OK) {
         ferry_flush(comm->transport, rank, NULL, NULL);
     }
 }
@@ -146,9 +152,9 @@ static void read_notices(ferry_mixed_comm *comm)
 {
     for (uint32_t contact = 0; contact < fy_contact_count(&comm->topology); contact++) {
         const fy_notice *notice = control_at(comm, notice_at(comm, contact));
-        if (contact != comm->topology.local_rank && notice->status != FERRY_OK) {
-            fy_comm_break(comm, (ferry_status)notice->status, "%.*s",
-                          (int)sizeof notice->sentence - 1, notice->sentence);
+        ferry_status     status = (ferry_status)atomic_load(&notice->status);
+        if (contact != comm->topology.local_rank && status != FERRY_OK) {
+            fy_comm_break(comm, status, "%.*s", (int)sizeof notice->sentence - 1, notice->sentence);
             return;
         }
     }
@@ -188,22 +194,36 @@ void fy_board_write(ferry_mixed_comm *comm, uint64_t call, uint32_t op, uint32_t
 
 static void put_board(ferry_mixed_comm *comm, uint32_t rank, uint32_t number)
 {
-    const fy_board *board  = control_at(comm, FY_CONTROL_BOARD);
+    const fy_board *board  = &comm->sent[comm->n_sent - 1];
     ferry_buffer    source = ferry_buffer_of(&board->count, sizeof *board - sizeof board->begun);
     ferry_signal    signal = {comm->control, board_at(number), board->ended, FERRY_SIGNAL_SET};
     if (comm->mapped && rank / comm->topology.local_size == comm->topology.inter_rank) {
         return; /* it looks for itself */
     }
-    if (ferry_put_signal(comm->transport, rank, comm->control,
-                         board_at(number) + sizeof board->begun, &source, &signal, NULL,
-                         NULL) == FERRY_OK) {
-        ferry_flush(comm->transport, rank, NULL, NULL);
+    /* Whoever cannot be told learns it by the deadline. */
+    (void)ferry_put_signal(comm->transport, rank, comm->control,
+                           board_at(number) + sizeof board->begun, &source, &signal, NULL, NULL);
+}
+
+/* The source of a put must not change on its way, and the board may: so each time another line. */
+static bool copy_to_send(ferry_mixed_comm *comm)
+{
+    if (comm->n_sent == FY_N_SENT) {
+        if (ferry_flush(comm->transport, FERRY_ANY_RANK, NULL, NULL) != FERRY_OK) {
+            return false;
+        }
+        comm->n_sent = 0;
     }
+    comm->sent[comm->n_sent++] = *(const fy_board *)control_at(comm, FY_CONTROL_BOARD);
+    return true;
 }
 
 void fy_board_tell(ferry_mixed_comm *comm)
 {
-    for_contacts(comm, put_board);
+    bool all_look = comm->mapped && comm->topology.inter_size == 1;
+    if (!all_look && copy_to_send(comm)) {
+        for_contacts(comm, put_board);
+    }
 }
 
 /*

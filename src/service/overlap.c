@@ -38,6 +38,7 @@ typedef struct row_piece {
 
 typedef struct checker {
     const fy_registry *registry;
+    uint64_t          *dims; /* the registry's, of each area from the largest stride to the least */
     bool               found;
     piece              first, second; /* two that share a byte */
     /* Comparing by rows may not take longer than merging runs would: steps that are left. */
@@ -52,12 +53,12 @@ static const fy_end *end_of(const checker *c, const piece *p)
 
 static uint64_t length_of(const checker *c, const fy_end *end, uint32_t dim)
 {
-    return c->registry->dims[end->dims + dim];
+    return c->dims[end->dims + dim];
 }
 
 static uint64_t stride_of(const checker *c, const fy_end *end, uint32_t dim)
 {
-    return c->registry->dims[end->dims + end->n_dims + dim];
+    return c->dims[end->dims + end->n_dims + dim];
 }
 
 /* Passes over dimensions of length 1, whose strides mean nothing. Whether there is another. */
@@ -537,6 +538,43 @@ static ferry_status fail_pair(const checker *c, uint32_t my_rank, ferry_error *e
                    text[0], text[1]);
 }
 
+static void sort_dims(const fy_end *end, uint64_t *dims)
+{
+    uint64_t *length = dims + end->dims, *stride = length + end->n_dims;
+    for (uint32_t i = 1; i < end->n_dims; i++) {
+        uint64_t one_length = length[i], one_stride = stride[i];
+        uint32_t at = i;
+        for (; at > 0 && stride[at - 1] < one_stride; at--) {
+            length[at] = length[at - 1];
+            stride[at] = stride[at - 1];
+        }
+        length[at] = one_length;
+        stride[at] = one_stride;
+    }
+}
+
+/* Which bytes an area has does not depend on the order of its dimensions, as its elements' does; in
+ * this one its runs are in order of addresses. */
+static ferry_status copy_dims(checker *c, ferry_error *error)
+{
+    const fy_registry *registry = c->registry;
+    if (registry->n_dims == 0) {
+        return FERRY_OK;
+    }
+    c->dims = fy_alloc(registry->n_dims, sizeof *c->dims);
+    if (c->dims == NULL) {
+        return fy_fail_no_memory(error, "the comparison of areas");
+    }
+    memcpy(c->dims, registry->dims, registry->n_dims * sizeof *c->dims);
+    for (size_t i = 0; i < registry->receives.n; i++) {
+        sort_dims(&registry->receives.items[i], c->dims);
+    }
+    for (size_t i = 0; i < registry->sends.n; i++) {
+        sort_dims(&registry->sends.items[i], c->dims);
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, ferry_error *error)
 {
     size_t n_sends = registry->sends.n, n_receives = registry->receives.n, n = 0;
@@ -556,7 +594,11 @@ ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, fer
         pieces[n++] = piece_of(registry, i, true);
     }
     checker      c      = {.registry = registry};
-    ferry_status status = check(&c, pieces, n, 0, error);
+    ferry_status status = copy_dims(&c, error);
+    if (status == FERRY_OK) {
+        status = check(&c, pieces, n, 0, error);
+    }
+    fy_free(c.dims);
     fy_free(pieces);
     return status == FERRY_OK && c.found ? fail_pair(&c, my_rank, error) : status;
 }

@@ -312,6 +312,7 @@ static const struct handler {
     [FY_WIRE_DONE]     = {fy_leave_done, FROM(PARENT)},
     [FY_WIRE_QUERY]    = {fy_collect_query, TREE},
     [FY_WIRE_MISSING]  = {fy_collect_missing, TREE},
+    [FY_WIRE_ASK]      = {fy_doubt_answer, FROM(NEW)},
 #undef TREE
 #undef FROM
 };

@@ -10,6 +10,12 @@
 #include <string.h>
 #include <time.h>
 
+int64_t fy_join_step_ns(const fy_process *process)
+{
+    bool starts = process->epoch == 0 || process->join_ns < process->deadline_ns;
+    return starts ? process->join_ns : process->deadline_ns;
+}
+
 /* The calling thread. */
 
 ferry_status fy_join_root(fy_process *process, ferry_error *error)
@@ -248,7 +254,9 @@ ferry_status fy_join_member(fy_process *process, const char *addresses,
         fy_link     *root;
         bool         retry;
         ferry_error  text;
-        ferry_status status = fy_link_open(addresses, key, connect_ns, NULL, NULL, &root, &text);
+        ferry_status status =
+            process->epoch == 0 ? fy_link_open(addresses, key, connect_ns, NULL, NULL, &root, &text)
+                                : fy_link_reopen(addresses, key, connect_ns, &root, &text);
         if (status != FERRY_OK) {
             return fy_fail(error, status, "rank %u does not reach rank %u: %s", process->claim,
                            process->root_claim, text.message);
@@ -472,7 +480,7 @@ void fy_join_tick(fy_process *process, int64_t now_ns)
         n_attached += !conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_CHILD;
     }
     process->attached = n_attached == process->n_children;
-    if (process->attached || now_ns - process->table_ns < process->join_ns) {
+    if (process->attached || now_ns - process->table_ns < fy_join_step_ns(process)) {
         return;
     }
     uint32_t missing = fy_process_missing_child(process);

@@ -46,6 +46,12 @@ void         fy_link_destroy(fy_link *link); /* closes the socket; what is queue
 ferry_status fy_link_open(const char *addresses, const unsigned char key[FY_KEY_BYTES],
                           int64_t limit_ns, bool (*stop)(void *context), void *context,
                           fy_link **link_out, ferry_error *error);
+/*
+ * The same, where somebody listened before: when all addresses refuse, nobody does any more, and
+ * that is an error at once.
+ */
+ferry_status fy_link_reopen(const char *addresses, const unsigned char key[FY_KEY_BYTES],
+                            int64_t limit_ns, fy_link **link_out, ferry_error *error);
 
 int   fy_link_fd(const fy_link *link);
 bool  fy_link_ready(const fy_link *link);  /* the handshake is done */

@@ -39,6 +39,7 @@ typedef struct target {
     ferry_status     status; /* of the last attempt */
     ferry_error      said;
     bool             is_final; /* trying again changes nothing */
+    bool             refused;  /* nobody listens there */
 } target;
 
 typedef struct opening {
@@ -47,6 +48,7 @@ typedef struct opening {
     const unsigned char *key;
     int64_t              begin_ns, end_ns, final_ns; /* final_ns: of the first final answer, or 0 */
     unsigned             round;
+    bool                 reopens; /* who listened there once does so still, or is gone */
     bool (*stop)(void *context);
     void    *context;
     bool     stopped;
@@ -85,8 +87,9 @@ static bool wait_slice(opening *o, int fd, short events, int64_t end_ns)
 
 /* --- One attempt --- */
 
-static ferry_status fail_by_errno(const target *t, int reason, ferry_error *error)
+static ferry_status fail_by_errno(target *t, int reason, ferry_error *error)
 {
+    t->refused = reason == ECONNREFUSED;
     return reason == ECONNREFUSED
                ? fy_fail(error, FERRY_ERR_TIMEOUT, "%s refuses: nobody listens there yet", t->text)
                : fy_fail(error, FERRY_ERR_TIMEOUT, "%s cannot be reached: %s", t->text,
@@ -209,12 +212,15 @@ static void try_target(opening *o, target *t)
     ferry_error  telling = {""};
     ferry_status status  = FERRY_ERR_TIMEOUT;
     bool         final   = false;
+    bool         refused = true;
     if (t->list == NULL) {
         t->status = fy_address_resolve(t->host, t->port, &t->list, &t->said);
     }
     for (const struct addrinfo *a = t->list; a != NULL; a = a->ai_next) {
         t->is_final = false;
+        t->refused  = false;
         t->status   = attempt(o, t, a);
+        refused     = refused && t->refused;
         if (t->status == FERRY_OK || o->stopped) {
             return;
         }
@@ -228,6 +234,7 @@ static void try_target(opening *o, target *t)
         t->said     = telling;
         t->status   = status;
         t->is_final = final;
+        t->refused  = refused;
     }
 }
 
@@ -300,6 +307,15 @@ static ferry_status give_up(const opening *o, ferry_error *error)
                    list);
 }
 
+static bool all_refuse(const opening *o)
+{
+    size_t n_refusing = 0;
+    for (size_t i = 0; i < o->n_targets; i++) {
+        n_refusing += o->targets[i].refused;
+    }
+    return n_refusing == o->n_targets;
+}
+
 static ferry_status fail_stopped(ferry_error *error)
 {
     return fy_fail(error, FERRY_ERR_STOPPED, "connecting to another rank was stopped");
@@ -322,6 +338,10 @@ static ferry_status try_all(opening *o, ferry_error *error)
         if (final != NULL) {
             return fy_fail(error, final->status, "%s", final->said.message);
         }
+        if (o->reopens && all_refuse(o)) {
+            o->end_ns = fy_now_ns(); /* as long as it took, for the sentence */
+            return give_up(o, error);
+        }
         int64_t end = fy_now_ns() + pause_ns;
         while (wait_slice(o, -1, 0, end < o->end_ns ? end : o->end_ns)) {}
         if (fy_now_ns() >= o->end_ns) {
@@ -331,30 +351,39 @@ static ferry_status try_all(opening *o, ferry_error *error)
     }
 }
 
+static ferry_status open_link(opening *o, const char *addresses, int64_t limit_ns,
+                              fy_link **link_out, ferry_error *error)
+{
+    int64_t now         = fy_now_ns();
+    o->begin_ns         = now;
+    o->end_ns           = limit_ns > INT64_MAX / 2 - now ? INT64_MAX / 2 : now + limit_ns;
+    ferry_status status = read_targets(o, addresses, error);
+    if (status == FERRY_OK) {
+        status = try_all(o, error);
+    }
+    for (size_t i = 0; i < o->n_targets; i++) {
+        if (o->targets[i].list != NULL) {
+            freeaddrinfo(o->targets[i].list);
+        }
+    }
+    fy_free(o->targets);
+    if (status == FERRY_OK) {
+        *link_out = o->link;
+    }
+    return status;
+}
+
 ferry_status fy_link_open(const char *addresses, const unsigned char key[FY_KEY_BYTES],
                           int64_t limit_ns, bool (*stop)(void *context), void *context,
                           fy_link **link_out, ferry_error *error)
 {
-    int64_t now = fy_now_ns();
-    opening o   = {
-          .key      = key,
-          .begin_ns = now,
-          .end_ns   = limit_ns > INT64_MAX / 2 - now ? INT64_MAX / 2 : now + limit_ns,
-          .stop     = stop,
-          .context  = context,
-    };
-    ferry_status status = read_targets(&o, addresses, error);
-    if (status == FERRY_OK) {
-        status = try_all(&o, error);
-    }
-    for (size_t i = 0; i < o.n_targets; i++) {
-        if (o.targets[i].list != NULL) {
-            freeaddrinfo(o.targets[i].list);
-        }
-    }
-    fy_free(o.targets);
-    if (status == FERRY_OK) {
-        *link_out = o.link;
-    }
-    return status;
+    opening o = {.key = key, .stop = stop, .context = context};
+    return open_link(&o, addresses, limit_ns, link_out, error);
+}
+
+ferry_status fy_link_reopen(const char *addresses, const unsigned char key[FY_KEY_BYTES],
+                            int64_t limit_ns, fy_link **link_out, ferry_error *error)
+{
+    opening o = {.key = key, .reopens = true};
+    return open_link(&o, addresses, limit_ns, link_out, error);
 }

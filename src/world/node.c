@@ -83,7 +83,8 @@ static ferry_status become_guest(fy_process *process, int line, int board_fd, fe
 static ferry_status find_board(fy_process *process, ferry_error *error)
 {
     char    name[FY_LINE_NAME_BYTES];
-    int64_t until = fy_now_ns() + process->join_ns;
+    int64_t limit = fy_join_step_ns(process);
+    int64_t until = fy_now_ns() + limit;
     fy_line_name(process->key, process->world_id, process->fake_node, name);
     for (;;) {
         int          porch, line, board_fd;
@@ -102,7 +103,7 @@ static ferry_status find_board(fy_process *process, ferry_error *error)
         if (left <= 0) {
             return fy_fail(error, FERRY_ERR_TIMEOUT,
                            "the host of this node did not answer within %.1f s",
-                           (double)process->join_ns / 1e9);
+                           (double)limit / 1e9);
         }
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     }
@@ -278,8 +279,11 @@ void fy_node_tick(fy_process *process, int64_t now_ns)
             process->hurries = process->hurries || (!conn->dead && conn->doomed_ns != 0);
             continue;
         }
-        uint32_t rank = conn->rank != FERRY_ANY_RANK ? conn->rank : conn->claim;
-        if (!process->leaving && !atomic_load(&process->all_left)) {
+        /* Who entered the node and never joined is no rank of this world: its claim is not, either.
+         */
+        bool     tabled = atomic_load(&process->tabled);
+        uint32_t rank   = tabled ? conn->rank : conn->claim;
+        if (rank != FERRY_ANY_RANK && !process->leaving && !atomic_load(&process->all_left)) {
             fy_process_mark_lost(process, rank);
             fy_process_fail(process, FERRY_ERR_PEER_LOST, rank,
                             "rank %u was lost: its process ended", rank);

@@ -251,6 +251,7 @@ ferry_status fy_process_complete(fy_process *process, const uint32_t *claim_memb
         status = fy_collect_joined(process->world, error);
     }
     if (status == FERRY_OK) {
+        atomic_store(&process->complete, true);
         log_complete(process);
     }
     return status;

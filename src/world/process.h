@@ -211,6 +211,9 @@ struct fy_process {
     fy_process            *successor; /* takes parked joiners */
     bool                   shrunk;    /* the successor is complete: whoever comes now is too late */
     fy_process            *predecessor;
+    _Atomic bool           complete; /* this rank has the world, or knows of one that has it */
+    fy_process *doubt; /* a successor that others may have complete: see doubt.c. Changes only while
+                          no other successor is being made */
 };
 
 /* process.c */
@@ -289,6 +292,11 @@ void fy_join_tick(fy_process *process, int64_t now_ns);
 void fy_register_lost(fy_process *process, fy_conn *conn, const char *why);
 
 /* join.c: the calling thread's side. */
+/*
+ * How long one that has been seen may take for its next step. At the start it may have to wait for
+ * others itself; in a smaller world it is alive, or shows no sign of life.
+ */
+int64_t      fy_join_step_ns(const fy_process *process);
 ferry_status fy_join_root(fy_process *process, ferry_error *error);
 ferry_status fy_join_member(fy_process *process, const char *addresses,
                             const unsigned char key[FY_KEY_BYTES], int64_t connect_ns,
@@ -323,6 +331,36 @@ ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint32_t tag, 
                                const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
                                ferry_error *error);
 void         fy_leave_world(fy_process *process);
+
+/* doubt.c */
+/* How far a world is with one of its ranks. */
+typedef enum fy_standing {
+    FY_UNHEARD,    /* nobody answers: it is dead, stopped, or has closed that world */
+    FY_UNFINISHED, /* it is there, and does not have the world complete (yet) */
+    FY_COMPLETE,
+    FY_GONE_ON /* it is in the next world already */
+} fy_standing;
+
+/* How long a door that once stood open may not answer until nobody is behind it. */
+int64_t fy_doubt_patience_ns(const fy_process *process);
+void    fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADDRESSES_BYTES]);
+fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank);
+bool        fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader);
+/*
+ * The rest is about the successor of a world of which this rank is in doubt; claims are ranks of
+ * the old one. Whether one that is not known to be lost may have it complete.
+ */
+bool fy_doubt_concerns(const fy_process *old, uint32_t claim);
+bool fy_doubt_allows_root(const fy_process *old, uint32_t claim);
+/* Asks a rank about the doubtful world, and if that is not there, about the old one. */
+fy_standing fy_doubt_consult(fy_process *old, uint32_t claim);
+bool        fy_doubt_is_settled(const fy_process *old); /* the doubtful world is complete */
+void        fy_doubt_mark_lost(fy_process *old, uint32_t claim);
+/* An attempt that has failed: if others may have it complete it is the doubtful world from now on,
+ * otherwise it is abandoned. */
+void fy_doubt_keep(fy_process *old, fy_process *process, ferry_status status,
+                   const ferry_error *reason);
+void fy_doubt_drop(fy_process *old);
 
 /* shrink.c */
 void fy_shrink_hand_over(

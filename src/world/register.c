@@ -178,11 +178,14 @@ static void write_table(fy_process *process)
     post_table(process);
 }
 
-/* Those of the old world that are known to be lost are not waited for. */
+/*
+ * Those of the old world that are known to be lost are not waited for. In doubt that is not enough:
+ * who has the doubtful world complete may have closed the old one, which looks like a death there.
+ */
 static bool awaited(const fy_process *process, uint32_t claim)
 {
     const fy_process *old = process->predecessor;
-    return old == NULL || atomic_load(&old->lost[claim]) == 0;
+    return old == NULL || atomic_load(&old->lost[claim]) == 0 || fy_doubt_concerns(old, claim);
 }
 
 uint32_t fy_register_missing(const fy_process *process, uint32_t from)

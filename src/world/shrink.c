@@ -118,32 +118,6 @@ static void set_successor(fy_process *old, fy_process *successor, bool shrunk)
     pthread_mutex_unlock(&old->lock);
 }
 
-/* A door that stood open in the old world and does not answer: nobody is behind it. */
-static int64_t patience_ns(const fy_process *old)
-{
-    int64_t patience = old->deadline_ns / 5;
-    return patience < 50 * 1000 * 1000 ? 50 * 1000 * 1000 : patience;
-}
-
-static void address_of(const fy_process *old, uint32_t rank, char text[FY_ADDRESSES_BYTES])
-{
-    const fy_member *member = &old->table[rank];
-    snprintf(text, FY_ADDRESSES_BYTES, "%.*s", (int)member->n_address, member->addresses);
-}
-
-/* Whether somebody is still behind the door of a rank's old world. */
-static bool answers(const fy_process *old, uint32_t rank)
-{
-    char     addresses[FY_ADDRESSES_BYTES];
-    fy_link *link;
-    address_of(old, rank, addresses);
-    if (fy_link_open(addresses, old->key, patience_ns(old), NULL, NULL, &link, NULL) != FERRY_OK) {
-        return false;
-    }
-    fy_link_destroy(link);
-    return true;
-}
-
 static uint32_t next_missing(fy_process *process, uint32_t from)
 {
     pthread_mutex_lock(&process->lock);
@@ -153,28 +127,50 @@ static uint32_t next_missing(fy_process *process, uint32_t from)
 }
 
 /*
- * At the root: who has not come may be slow or dead. A knock at every door finds the dead, so that
- * nobody waits a join limit for them.
+ * One that has not come: it is lost if nobody is behind its doors. This attempt ends if it has made
+ * a smaller world with others, in which this rank is too (in doubt until now) or is not.
+ */
+static ferry_status look_for(fy_process *old, uint32_t claim, ferry_error *error)
+{
+    fy_standing standing = fy_doubt_consult(old, claim);
+    if (fy_doubt_is_settled(old)) {
+        return fy_fail(error, FERRY_ERR_PEER_LOST, "rank %u has an earlier smaller world complete",
+                       claim);
+    }
+    if (standing == FY_GONE_ON) {
+        return fy_fail(error, FERRY_ERR_ABORTED, "rank %u has gone on without rank %u", claim,
+                       old->rank);
+    }
+    if (standing == FY_UNHEARD) {
+        fy_doubt_mark_lost(old, claim);
+    }
+    return FERRY_OK;
+}
+
+/*
+ * At the root: who has not come may be slow or dead. A question at every door finds the dead, so
+ * that nobody waits a join limit for them.
  */
 static ferry_status find_dead(fy_process *old, fy_process *process, ferry_error *error)
 {
     for (;;) {
         ferry_status status = fy_world_wait(process->world, fy_process_is_tabled, NULL, process,
-                                            patience_ns(old) / 2, error);
+                                            fy_doubt_patience_ns(old) / 2, error);
         if (status != FERRY_ERR_TIMEOUT || fy_failed(&process->failure)) {
             return status;
         }
         uint32_t rank = next_missing(process, 0);
         for (; rank != FERRY_ANY_RANK; rank = next_missing(process, rank + 1)) {
-            if (!answers(old, rank)) {
-                fy_process_mark_lost(old, rank);
+            status = look_for(old, rank, error);
+            if (status != FERRY_OK) {
+                return status;
             }
         }
     }
 }
 
-static ferry_status attempt(fy_process *old, uint32_t root, fy_process **process_out,
-                            ferry_error *error)
+static ferry_status attempt(fy_process *old, uint32_t root, bool *tabled_out,
+                            fy_process **process_out, ferry_error *error)
 {
     ferry_error  text;
     fy_process  *process = NULL;
@@ -190,8 +186,8 @@ static ferry_status attempt(fy_process *old, uint32_t root, fy_process **process
         }
     } else {
         char addresses[FY_ADDRESSES_BYTES];
-        address_of(old, root, addresses);
-        status = fy_join_member(process, addresses, old->key, patience_ns(old), &text);
+        fy_doubt_address(old, root, addresses);
+        status = fy_join_member(process, addresses, old->key, fy_doubt_patience_ns(old), &text);
     }
     if (status == FERRY_OK) {
         status = fy_process_complete(process, old->world->members, &text);
@@ -200,8 +196,9 @@ static ferry_status attempt(fy_process *old, uint32_t root, fy_process **process
     pthread_mutex_lock(&process->lock);
     process->predecessor = NULL;
     pthread_mutex_unlock(&process->lock);
+    *tabled_out = fy_process_is_tabled(process);
     if (status != FERRY_OK) {
-        fy_process_abandon(process, status, &text);
+        fy_doubt_keep(old, process, status, &text);
         return fy_fail(error, status, "%s", text.message);
     }
     *process_out = process;
@@ -220,40 +217,105 @@ static ferry_status check_size(fy_process *process, uint32_t min_ranks, ferry_er
                    min_ranks);
 }
 
+/* The doubtful world is complete elsewhere, and so it is here. */
+static fy_process *adopt(fy_process *old)
+{
+    fy_process *process = old->doubt;
+    old->doubt          = NULL;
+    /* Those who are parked here are in doubt too, and will ask. */
+    set_successor(old, NULL, true);
+    return process;
+}
+
+/* How long there may still be attempts. */
+typedef struct hope {
+    int64_t  until_ns;
+    uint32_t n_lost;   /* in the old world */
+    uint32_t n_tables; /* attempts since then for which all had come */
+} hope;
+
+/*
+ * Attempts end when for a join limit nobody was found to be lost. One that had its table failed
+ * because of somebody, who will be found; but not again and again.
+ */
+static bool is_left(hope *own, const fy_process *old, bool tabled)
+{
+    enum { MOST_TABLES = 3 };
+    uint32_t n_lost = 0;
+    int64_t  now    = fy_now_ns();
+    for (uint32_t r = 0; r < old->n_ranks; r++) {
+        n_lost += atomic_load(&old->lost[r]) != 0;
+    }
+    if (n_lost > own->n_lost) {
+        *own = (hope){.until_ns = now + old->join_ns, .n_lost = n_lost};
+    } else if (tabled && own->n_tables < MOST_TABLES) {
+        own->n_tables++;
+        own->until_ns = now + old->join_ns;
+    }
+    return now < own->until_ns;
+}
+
+/*
+ * Goes from root to root until an attempt succeeds, or ends the doubt about an earlier one. That
+ * one has failed by then: the next smaller world is made from it.
+ */
+static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_error *error)
+{
+    ferry_error  text;
+    ferry_status status = FERRY_ERR_PEER_LOST;
+    hope         own    = {.until_ns = fy_now_ns() + old->join_ns};
+    for (uint32_t root = 0; root <= old->rank;) {
+        if (root != old->rank && !fy_doubt_allows_root(old, root)) {
+            root++;
+            continue;
+        }
+        bool tabled = false;
+        status      = attempt(old, root, &tabled, process_out, &text);
+        if (status == FERRY_OK) {
+            return status;
+        }
+        fy_standing standing = root == old->rank ? FY_UNHEARD : fy_doubt_consult(old, root);
+        if (fy_doubt_is_settled(old)) {
+            *process_out = adopt(old);
+            return FERRY_OK;
+        }
+        /*
+         * A root that does not come is ruled out. Where it still answers somebody else was lost
+         * meanwhile, and all meet there again: another root would make a second world. In doubt a
+         * root may have said that others have gone on, and died before it said where.
+         */
+        bool again = status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_TIMEOUT;
+        bool out   = root != old->rank && standing == FY_UNHEARD &&
+                   (again || status == FERRY_ERR_IO || old->doubt != NULL);
+        if (out) {
+            fy_doubt_mark_lost(old, root);
+        } else if (!again) {
+            break;
+        }
+        if (!is_left(&own, old, tabled) && !out) {
+            break;
+        }
+    }
+    return fy_fail(error, status, "no smaller world could be made: %s", text.message);
+}
+
 ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                              ferry_error *error)
 {
-    fy_process  *old = world->impl;
-    ferry_error  text;
-    ferry_status status = FERRY_ERR_PEER_LOST;
+    fy_process *old     = world->impl;
+    fy_process *process = NULL;
     if (atomic_load(&old->lost[old->rank]) != 0) {
         return fy_fail(error, FERRY_ERR_PEER_LOST,
                        "rank %u was itself counted as lost: the others go on without it",
                        old->rank);
     }
-    int64_t until = fy_now_ns() + old->join_ns;
-    for (uint32_t root = 0; root <= old->rank;) {
-        fy_process *process = NULL;
-        if (root != old->rank && atomic_load(&old->lost[root]) != 0) {
-            root++;
-            continue;
-        }
-        status = attempt(old, root, &process, &text);
-        if (status == FERRY_OK) {
-            status     = check_size(process, min_ranks, error);
-            *world_out = status == FERRY_OK ? process->world : *world_out;
-            return status;
-        }
-        /*
-         * A root that does not come is ruled out. Where it still answers somebody else was lost
-         * meanwhile, and all meet there again: another root would make a second world.
-         */
-        bool again = status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_TIMEOUT;
-        if (root != old->rank && (again || status == FERRY_ERR_IO) && !answers(old, root)) {
-            fy_process_mark_lost(old, root);
-        } else if (!again || fy_now_ns() >= until) {
-            break;
-        }
+    ferry_status status = find_world(old, &process, error);
+    fy_doubt_drop(old);
+    if (status == FERRY_OK) {
+        status = check_size(process, min_ranks, error);
     }
-    return fy_fail(error, status, "no smaller world could be made: %s", text.message);
+    if (status == FERRY_OK) {
+        *world_out = process->world;
+    }
+    return status;
 }

@@ -191,6 +191,38 @@ static void bad_calls_of(rank_context *me, const shape *s, uint64_t *random)
     scene_close(&c);
 }
 
+/*
+ * One rank is refused again and again while nothing of what is put arrives: it comes back all the
+ * same. If it waited for that, the others would wait here for it until the entry limit.
+ */
+void case_refused_alone(rank_context *me)
+{
+    uint64_t                 random  = seed_of(me, 24, 0, 0);
+    shape                    s       = shape_of(1, me->n_ranks, 1, 1);
+    ferry_mixed_comm_options options = scene_options(me, &s, FERRY_F32, &random);
+    char                     engines[64];
+    scene                    c;
+    options.engines = engines_of(me, "delay=3600s:", engines, sizeof engines);
+    scene_open(&c, me, &s, &options);
+    call what = {.op = c.ops[0], .mode = c.modes[0], .rows = 3, .columns = 8};
+    for (uint32_t i = 0; me->rank == 0 && i < 10; i++) {
+        tensors t = scene_tensors(&c, &what);
+        t.out.columns++;
+        must_fail(
+            me, FERRY_ERR_INVALID_INPUT, "output",
+            ferry_mixed_comm_run(c.comm, what.op, &t.in, &t.out, what.mode, NULL, &me->error));
+    }
+    meet(me);
+    atomic_fetch_add(&me->shared->word[0], 1);
+    while (me->rank == 0 && atomic_load(&me->shared->word[0]) < me->n_ranks) {
+        sleep_ms(1);
+    }
+    if (me->rank == 0) { /* so that nobody waits for what is still to arrive */
+        ferry_world_abort(me->world, "the delay is longer than this case");
+    }
+    scene_drop(&c);
+}
+
 void case_bad_calls(rank_context *me)
 {
     uint64_t random = seed_of(me, 22, me->n_ranks, 0);

@@ -2,9 +2,7 @@
 /* Ranks that call something else, that stand still, and that die. */
 #include "collective/suite.h"
 
-#include <signal.h>
 #include <stdatomic.h>
-#include <sys/time.h>
 
 /* Divergence: a world for each way, for it ends by that. */
 
@@ -188,14 +186,6 @@ static void open_for_fault(scene *c, rank_context *me, uint64_t *random, const c
     memcpy(c->modes, list, c->n_modes * sizeof *list);
 }
 
-static void expect_named(rank_context *me, uint32_t victim)
-{
-    char name[32];
-    snprintf(name, sizeof name, "rank %u", (unsigned)victim);
-    expect(me, strstr(me->error.message, name) != NULL, "%s is not named: %.400s", name,
-           me->error.message);
-}
-
 /* One rank lives and does not call any more. */
 void case_idle(rank_context *me)
 {
@@ -222,22 +212,6 @@ void case_idle(rank_context *me)
     scene_drop(&c);
 }
 
-static void stop_myself(int number)
-{
-    (void)number;
-    raise(SIGSTOP);
-}
-
-/* The end of this process, or its stop, so many microseconds from now. */
-static void end_later(rank_context *me, uint32_t us, bool stops)
-{
-    struct itimerval timer = {.it_value = {.tv_sec = us / 1000000, .tv_usec = us % 1000000}};
-    if (signal(SIGALRM, stops ? stop_myself : SIG_DFL) == SIG_ERR ||
-        setitimer(ITIMER_REAL, &timer, NULL) != 0) {
-        fail(me, "no timer");
-    }
-}
-
 static void hurt_in_calls(rank_context *me, bool stops)
 {
     uint64_t     random = seed_of(me, 32, 0, 0);
@@ -246,7 +220,7 @@ static void hurt_in_calls(rank_context *me, bool stops)
     ferry_status status = FERRY_OK, wanted = stops ? FERRY_ERR_TIMEOUT : FERRY_ERR_PEER_LOST;
     scene        c;
     open_for_fault(&c, me, &random, "", NULL, 0);
-    if (strcmp(me->engine->engine, "ucx") == 0) { /* whose connections must be whole */
+    if (row_is_ucx(me->engine)) { /* whose connections must be whole */
         expect(me, !run_until_failure(&c, &random, 20, &status), "%.400s", me->error.message);
         meet(me);
     }

@@ -121,19 +121,6 @@ ferry_mixed_comm_options scene_options(const rank_context *me, const shape *s, u
 
 /* Handles */
 
-const char *engines_of(const rank_context *me, const char *wrappers, char *text, size_t n_bytes)
-{
-    if (wrappers[0] == '\0') {
-        return me->engine->engines[0] == '\0' ? NULL : me->engine->engines;
-    }
-    snprintf(text, n_bytes, "%s%s", wrappers, me->engine->engines);
-    size_t length = strlen(text);
-    if (text[length - 1] == ':') { /* wrappers around the best for each pair */
-        text[length - 1] = '\0';
-    }
-    return text;
-}
-
 bool row_is_mapped(const rank_context *me, const shape *s)
 {
     bool hides = has_wrapper(me, "strict") || has_wrapper(me, "delay") || has_wrapper(me, "lose") ||

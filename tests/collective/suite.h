@@ -7,7 +7,7 @@
  * for the engines (conformance/suite.h, whose ranks and helpers these are).
  */
 #include "collective/oracle.h"
-#include "conformance/suite.h"
+#include "conformance/rows.h"
 
 #include <ferry/mixed_comm.h>
 
@@ -95,25 +95,6 @@ uint32_t draw_dtype(uint64_t *random);
 /* Cuts a piece into rows and columns. */
 void draw_rows(uint64_t *random, uint64_t n, call *what);
 
-static inline uint32_t dice(uint64_t *state, uint32_t least, uint32_t most)
-{
-    return least + random_below(state, most - least + 1);
-}
-
-static inline bool one_in(uint64_t *state, uint32_t n)
-{
-    return random_below(state, n) == 0;
-}
-
-/* The number of rounds of a case, for the quick run and the long one. */
-static inline uint32_t times_of(const rank_context *me, uint32_t quick, uint32_t slow)
-{
-    return me->is_long ? slow : quick;
-}
-
-/* The engines of this row behind wrappers ("lose=1@9:", or ""); NULL: the default. */
-const char *engines_of(const rank_context *me, const char *wrappers, char *text, size_t n_bytes);
-
 /* Whether the ranks of each node reach each other's memory in this row. */
 bool row_is_mapped(const rank_context *me, const shape *s);
 
@@ -138,6 +119,7 @@ void case_differing_options(rank_context *me);
 
 /* cases_bad.c */
 void case_bad_calls(rank_context *me);
+void case_refused_alone(rank_context *me);
 void case_bad_order(rank_context *me);
 void case_two_threads(rank_context *me);
 

@@ -8,11 +8,9 @@
  * far as they can without it.
  */
 #include "support/random.h"
-#include "unit/rank_threads.h"
+#include "unit/mixed_handle.h"
 
 #include "collective/comm.h"
-
-#include <ferry/mixed_comm.h>
 
 #include <sched.h>
 #include <stdlib.h>
@@ -24,8 +22,8 @@ enum { HELD_SECONDS = 60 };
 
 typedef struct shape {
     const char *name;
-    uint32_t    n_ranks, local_size, local_tp, inter_tp;
-    const char *engines;
+    uint32_t    n_ranks;
+    mixed_shape nodes;
 } shape;
 
 typedef enum engine_fault { AS_IT_IS, A_SLOT_FEWER, TRUSTING } engine_fault;
@@ -78,9 +76,10 @@ static uint64_t place_of(uint64_t call, uint64_t turn, uint32_t stage, uint32_t 
 
 static bool exchanges(const shape *s, uint32_t a, uint32_t b)
 {
-    bool same_node = a / s->local_size == b / s->local_size;
-    return a != b && (s->local_size == 1 || (same_node && s->local_size == s->n_ranks) ||
-                      (!same_node && a % s->local_size == b % s->local_size));
+    uint32_t size      = s->nodes.local_size;
+    bool     same_node = a / size == b / size;
+    return a != b &&
+           (size == 1 || (same_node && size == s->n_ranks) || (!same_node && a % size == b % size));
 }
 
 /* Until every rank that the held one exchanges with is behind `past`, or stands still at `wait`. */
@@ -152,8 +151,9 @@ static void stall(void *context, const fy_lane *lane)
 
 static uint32_t dp_rank_of(const shape *s, uint32_t rank)
 {
-    uint32_t local = rank % s->local_size, node = rank / s->local_size;
-    return local / s->local_tp + node / s->inter_tp * (s->local_size / s->local_tp);
+    const mixed_shape *n     = &s->nodes;
+    uint32_t           local = rank % n->local_size, node = rank / n->local_size;
+    return local / n->local_tp + node / n->inter_tp * (n->local_size / n->local_tp);
 }
 
 static bool scatters(uint32_t op)
@@ -184,7 +184,7 @@ static float wanted(const shape *s, uint32_t op, uint64_t call, uint32_t rank, u
 static ferry_status call_once(rank_thread *self, uint32_t op, uint32_t mode, uint64_t call)
 {
     scene       *s    = self->context;
-    uint64_t     dp   = self->n_ranks / (s->shape->local_tp * s->shape->inter_tp);
+    uint64_t     dp   = self->n_ranks / (s->shape->nodes.local_tp * s->shape->nodes.inter_tp);
     uint64_t     n_in = scatters(op) ? dp : 1, n_out = gathers(op) ? dp : 1;
     float       *in     = malloc(n_in * COLUMNS * sizeof *in);
     float       *out    = malloc(n_out * COLUMNS * sizeof *out);
@@ -214,20 +214,9 @@ static ferry_status call_once(rank_thread *self, uint32_t op, uint32_t mode, uin
 static ferry_status make_comm(rank_thread *self)
 {
     scene                   *s = self->context;
-    ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
-    o.world_rank               = self->rank;
-    o.world_size               = self->n_ranks;
-    o.local_size               = s->shape->local_size;
-    o.local_rank               = self->rank % o.local_size;
-    o.inter_size               = self->n_ranks / o.local_size;
-    o.inter_rank               = self->rank / o.local_size;
-    o.local_tp_size            = s->shape->local_tp;
-    o.inter_tp_size            = s->shape->inter_tp;
-    o.dtype                    = FERRY_F32;
-    o.engines                  = s->shape->engines;
+    ferry_mixed_comm_options o = mixed_options(self, &s->shape->nodes);
     o.grid_size                = s->grid_size;
     o.max_block_size = o.min_block_size = 1;
-    o.use_autotune                      = false;
     o.only_construct                    = true;
     ferry_mixed_comm **comm             = &s->comms[self->rank];
     ferry_status       status = ferry_mixed_comm_create(self->world, &o, comm, &self->error);
@@ -294,14 +283,14 @@ static uint64_t seed_of_run(void)
 static void test_everything_is_exact(void **state)
 {
     static const shape shapes[] = {
-        {"one node, tp 2 dp 2", 4, 4, 2, 1, NULL},
-        {"one node, tp 3", 3, 3, 3, 1, NULL},
-        {"one node, dp 3", 3, 3, 1, 1, NULL},
-        {"two nodes, tp 2 dp 2", 4, 2, 2, 1, NULL},
-        {"two nodes, tp 4", 4, 2, 2, 2, NULL},
-        {"two nodes, both dp", 4, 2, 1, 1, NULL},
-        {"one node by puts", 4, 4, 2, 1, "strict:inproc"},
-        {"two nodes by puts", 4, 2, 1, 2, "strict:inproc"},
+        {"one node, tp 2 dp 2", 4, {4, 2, 1, NULL}},
+        {"one node, tp 3", 3, {3, 3, 1, NULL}},
+        {"one node, dp 3", 3, {3, 1, 1, NULL}},
+        {"two nodes, tp 2 dp 2", 4, {2, 2, 1, NULL}},
+        {"two nodes, tp 4", 4, {2, 2, 2, NULL}},
+        {"two nodes, both dp", 4, {2, 1, 1, NULL}},
+        {"one node by puts", 4, {4, 2, 1, "strict:inproc"}},
+        {"two nodes by puts", 4, {2, 1, 2, "strict:inproc"}},
     };
     uint64_t seed = seed_of_run();
     (void)state;
@@ -315,54 +304,47 @@ static void test_everything_is_exact(void **state)
     }
 }
 
+static const shape tp2_dp2         = {"tp 2 dp 2", 4, {4, 2, 1, NULL}};
+static const shape tp2_dp2_puts    = {"tp 2 dp 2 by puts", 4, {4, 2, 1, "strict:inproc"}};
+static const shape tp3             = {"tp 3", 3, {3, 3, 1, NULL}};
+static const shape dp2_puts        = {"dp 2 by puts", 2, {2, 1, 1, "strict:inproc"}};
+static const shape dp3             = {"dp 3", 3, {3, 1, 1, NULL}};
+static const shape nodes_of_1      = {"two nodes of one", 2, {1, 1, 2, NULL}};
+static const shape nodes_of_2      = {"two nodes of two", 4, {2, 2, 1, NULL}};
+static const shape nodes_of_2_puts = {"two nodes of two by puts", 4, {2, 2, 1, "strict:inproc"}};
+
+enum { MULTICAST = FERRY_MIXED_FUSED_WAITS_MULTICAST, UNICAST = FERRY_MIXED_FUSED_WAITS_UNICAST };
+
 typedef struct control {
-    shape    shape;
-    uint32_t op, mode;
+    const shape *shape;
+    uint32_t     op, mode;
 } control;
 
 static const control controls[] = {
-    {{"tp 2 dp 2", 4, 4, 2, 1, NULL},
-     FERRY_MIXED_ALL_REDUCE_ALL_GATHER,
-     FERRY_MIXED_FUSED_WAITS_MULTICAST},
-    {{"tp 2 dp 2", 4, 4, 2, 1, NULL},
-     FERRY_MIXED_ALL_REDUCE_ALL_GATHER,
-     FERRY_MIXED_FUSED_WAITS_UNICAST},
-    {{"tp 2 dp 2 by puts", 4, 4, 2, 1, "strict:inproc"},
-     FERRY_MIXED_ALL_REDUCE_ALL_GATHER,
-     FERRY_MIXED_FUSED_WAITS_UNICAST},
-    {{"tp 2 dp 2", 4, 4, 2, 1, NULL},
-     FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE,
-     FERRY_MIXED_FUSED_WAITS_MULTICAST},
-    {{"tp 2 dp 2", 4, 4, 2, 1, NULL},
-     FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE,
-     FERRY_MIXED_FUSED_WAITS_UNICAST},
-    {{"tp 3", 3, 3, 3, 1, NULL}, FERRY_MIXED_ALL_REDUCE, FERRY_MIXED_FUSED_WAITS_MULTICAST},
-    {{"dp 2 by puts", 2, 2, 1, 1, "strict:inproc"},
-     FERRY_MIXED_ALL_GATHER,
-     FERRY_MIXED_FUSED_WAITS_UNICAST},
-    {{"dp 3", 3, 3, 1, 1, NULL}, FERRY_MIXED_REDUCE_SCATTER, FERRY_MIXED_FUSED_WAITS_UNICAST},
-    {{"two nodes of one", 2, 1, 1, 2, NULL},
-     FERRY_MIXED_ALL_REDUCE,
-     FERRY_MIXED_FUSED_WAITS_MULTICAST},
-    {{"two nodes of two", 4, 2, 2, 1, NULL},
-     FERRY_MIXED_ALL_REDUCE_ALL_GATHER,
-     FERRY_MIXED_FUSED_WAITS_MULTICAST},
-    {{"two nodes of two by puts", 4, 2, 2, 1, "strict:inproc"},
-     FERRY_MIXED_ALL_REDUCE_ALL_GATHER,
-     FERRY_MIXED_FUSED_WAITS_UNICAST},
+    {&tp2_dp2, FERRY_MIXED_ALL_REDUCE_ALL_GATHER, MULTICAST},
+    {&tp2_dp2, FERRY_MIXED_ALL_REDUCE_ALL_GATHER, UNICAST},
+    {&tp2_dp2_puts, FERRY_MIXED_ALL_REDUCE_ALL_GATHER, UNICAST},
+    {&tp2_dp2, FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE, MULTICAST},
+    {&tp2_dp2, FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE, UNICAST},
+    {&tp3, FERRY_MIXED_ALL_REDUCE, MULTICAST},
+    {&dp2_puts, FERRY_MIXED_ALL_GATHER, UNICAST},
+    {&dp3, FERRY_MIXED_REDUCE_SCATTER, UNICAST},
+    {&nodes_of_1, FERRY_MIXED_ALL_REDUCE, MULTICAST},
+    {&nodes_of_2, FERRY_MIXED_ALL_REDUCE_ALL_GATHER, MULTICAST},
+    {&nodes_of_2_puts, FERRY_MIXED_ALL_REDUCE_ALL_GATHER, UNICAST},
 };
 
 static void check_control(const control *c, engine_fault holds_for, engine_fault fault,
                           uint64_t seed)
 {
-    scene s = {.shape     = &c->shape,
+    scene s = {.shape     = c->shape,
                .op        = c->op,
                .mode      = c->mode,
                .fault     = fault,
                .grid_size = 1,
                .holds     = true,
                .holds_for = holds_for,
-               .held      = (uint32_t)(mix(seed) % c->shape.n_ranks),
+               .held      = (uint32_t)(mix(seed) % c->shape->n_ranks),
                .held_step = FY_N_SLOTS + mix(seed + 1) % (N_STEPS - FY_N_SLOTS - 3),
                .seed      = seed};
     run_ranks(s.shape->n_ranks, &patient, run_stream, &s);
@@ -372,7 +354,7 @@ static void check_control(const control *c, engine_fault holds_for, engine_fault
     if (!held || s.n_given_up != 0 || caught != (fault != AS_IT_IS)) {
         fail_msg("%s, %s, %s, held for %s at rank %u, step %llu: %d held, %d given up, %d wrong, "
                  "%d refused: %s",
-                 c->shape.name, ferry_mixed_mode_name(c->mode), fault_names[fault],
+                 c->shape->name, ferry_mixed_mode_name(c->mode), fault_names[fault],
                  fault_names[holds_for], s.held, (unsigned long long)s.held_step, s.n_held,
                  s.n_given_up, s.n_wrong, s.n_refused, caught ? "caught" : "not caught");
     }

@@ -3,15 +3,7 @@
 #include "service/matrix.h"
 #include "service/scene.h"
 
-#include <signal.h>
 #include <stdatomic.h>
-#include <sys/time.h>
-#include <unistd.h>
-
-static bool is_ucx(const rank_context *me)
-{
-    return strcmp(me->engine->engine, "ucx") == 0;
-}
 
 /* A flipped bit is an error on every rank, or was in nothing that is kept: OK means right bytes. */
 void case_flip(rank_context *me)
@@ -107,7 +99,7 @@ static bool run_until_failure(rank_context *me, matrix *m, ferry_service *servic
  */
 static void connect_first(rank_context *me, matrix *m, ferry_service *service)
 {
-    if (is_ucx(me)) {
+    if (row_is_ucx(me->engine)) {
         matrix_fill(m, 1);
         must(me, ferry_service_run(service, &me->error));
         atomic_fetch_add(&me->shared->word[1], 1);
@@ -188,22 +180,6 @@ void case_abort(rank_context *me)
     matrix_free(m);
 }
 
-static void stop_myself(int number)
-{
-    (void)number;
-    raise(SIGSTOP);
-}
-
-/* The end of this process, or its stop, so many microseconds from now. */
-static void end_later(rank_context *me, uint32_t us, bool stops)
-{
-    struct itimerval timer = {.it_value = {.tv_sec = us / 1000000, .tv_usec = us % 1000000}};
-    if (signal(SIGALRM, stops ? stop_myself : SIG_DFL) == SIG_ERR ||
-        setitimer(ITIMER_REAL, &timer, NULL) != 0) {
-        fail(me, "no timer");
-    }
-}
-
 static void hurt_in_runs(rank_context *me, bool stops)
 {
     service_setup setup;
@@ -218,13 +194,11 @@ static void hurt_in_runs(rank_context *me, bool stops)
         end_later(me, dice(&random, 200, 40000), stops);
     }
     expect(me, run_until_failure(me, m, service, UINT32_MAX), "nobody was missed");
-    char name[32];
-    snprintf(name, sizeof name, "rank %u", (unsigned)victim);
-    expect(me, strstr(me->error.message, name) != NULL, "%s is not named: %.400s", name,
-           me->error.message);
+    expect_named(me, victim);
     expect_truth(me, m, service, 1);
-    must_fail(me, stops ? FERRY_ERR_TIMEOUT : FERRY_ERR_PEER_LOST, name,
+    must_fail(me, stops ? FERRY_ERR_TIMEOUT : FERRY_ERR_PEER_LOST, NULL,
               ferry_service_run(service, &me->error));
+    expect_named(me, victim);
     ferry_service_destroy(service);
     matrix_free(m);
 }
@@ -410,7 +384,7 @@ void case_resume(rank_context *me)
     setup.options.no_relays  = true;
     setup.options.checksum   = random_below(&random, 3);
     setup.options.paths      = one_in(&random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
-    uint32_t       n_whole   = is_ucx(me) ? 1 : random_below(&random, 2);
+    uint32_t       n_whole   = row_is_ucx(me->engine) ? 1 : random_below(&random, 2);
     uint32_t       us        = random_below(&random, 3000);
     ferry_service *service   = open_service(me, &setup.options);
     matrix        *m         = matrix_make(me, 6, 2, 8, NULL);

@@ -6,12 +6,9 @@
  * The copy service through its public interface: a table of cases and a table of rows, as for the
  * engines (conformance/suite.h, whose ranks and helpers these are).
  */
-#include "conformance/suite.h"
+#include "conformance/rows.h"
 
 #include <ferry/service.h>
-
-/* Names of the engines of this row behind wrappers ("flip=3:", or ""); NULL: the default. */
-const char *engines_of(const rank_context *me, const char *wrappers, char *text, size_t n_bytes);
 
 /* The options of this row. The text holds the engines and must live as long as the options. */
 typedef struct service_setup {
@@ -30,22 +27,6 @@ ferry_destination destination_of(rank_context *me, const ferry_service *service,
 static inline uint64_t bytes_sent(const ferry_service_statistics *s)
 {
     return s->bytes_local + s->bytes_mapped + s->bytes_attach + s->bytes_remote + s->bytes_staged;
-}
-
-static inline uint32_t dice(uint64_t *state, uint32_t least, uint32_t most)
-{
-    return least + random_below(state, most - least + 1);
-}
-
-static inline bool one_in(uint64_t *state, uint32_t n)
-{
-    return random_below(state, n) == 0;
-}
-
-/* The number of scenes of a case, for the quick run and the long one. */
-static inline uint32_t times_of(const rank_context *me, uint32_t quick, uint32_t slow)
-{
-    return me->is_long ? slow : quick;
 }
 
 /* cases_random.c */

@@ -1,16 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "service/suite.h"
 
-const char *engines_of(const rank_context *me, const char *wrappers, char *text, size_t n_bytes)
-{
-    snprintf(text, n_bytes, "%s%s", wrappers, me->engine->engines);
-    size_t length = strlen(text);
-    if (length > 0 && text[length - 1] == ':') { /* wrappers around the best for each pair */
-        text[length - 1] = '\0';
-    }
-    return text[0] == '\0' ? NULL : text;
-}
-
 void setup_init(const rank_context *me, service_setup *setup, const char *wrappers)
 {
     setup->options         = (ferry_service_options)FERRY_SERVICE_OPTIONS_INIT;

@@ -1,0 +1,148 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A smaller world is complete on its root first: it gets the last part of the last collective, and
+ * tells the others. If it dies while it does so, those that it has told have that world and the
+ * rest cannot know. A rank whose part has gone up is in doubt, then: it keeps the world, whose door
+ * stays open, and asks. If one that lives has it complete, so has this one; then all of them go on
+ * from there, and count the root as lost. If none has, a later world takes its place.
+ *
+ * That is enough because the root tells nobody before all parts are up. So each rank of the world
+ * has it complete or is in doubt, and those who have it find the doors of the others open: they
+ * wait for them. And a rank in doubt makes no other world, nor joins one whose root it is not sure
+ * of, before each rank of the doubtful one has come there too, has been asked, or is dead.
+ */
+#include "world/process.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int64_t fy_doubt_patience_ns(const fy_process *process)
+{
+    int64_t patience = process->deadline_ns / 5;
+    return patience < 50 * 1000 * 1000 ? 50 * 1000 * 1000 : patience;
+}
+
+/* Questions and answers. */
+
+bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader)
+{
+    unsigned char        head[4];
+    fy_packer            packer   = {.bytes = head};
+    uint32_t             epoch    = fy_read_u32(reader);
+    const unsigned char *world_id = fy_read_bytes(reader, sizeof process->world_id);
+    if (!reader->ok || epoch != process->epoch ||
+        (atomic_load(&process->tabled) &&
+         memcmp(world_id, process->world_id, sizeof process->world_id) != 0)) {
+        return false;
+    }
+    fy_pack_u32(&packer, process->shrunk                   ? FY_GONE_ON
+                         : atomic_load(&process->complete) ? FY_COMPLETE
+                                                           : FY_UNFINISHED);
+    fy_control_post(process, conn, FY_WIRE_STANDING, head, packer.used, NULL, 0);
+    return true;
+}
+
+void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADDRESSES_BYTES])
+{
+    const fy_member *member = &process->table[rank];
+    snprintf(text, FY_ADDRESSES_BYTES, "%.*s", (int)member->n_address, member->addresses);
+}
+
+fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank)
+{
+    char          addresses[FY_ADDRESSES_BYTES];
+    unsigned char head[4];
+    fy_packer     packer = {.bytes = head};
+    fy_link      *link;
+    fy_message    message;
+    int64_t       patience = fy_doubt_patience_ns(process);
+    fy_doubt_address(process, rank, addresses);
+    if (fy_link_reopen(addresses, process->key, patience, &link, NULL) != FERRY_OK) {
+        return FY_UNHEARD;
+    }
+    fy_pack_u32(&packer, process->epoch);
+    ferry_status status = fy_link_post(link, FY_WIRE_ASK, head, packer.used, process->world_id,
+                                       sizeof process->world_id, NULL);
+    if (status == FERRY_OK) {
+        status = fy_link_receive(link, patience, &message, NULL);
+    }
+    uint32_t standing = FY_UNHEARD;
+    if (status == FERRY_OK && message.type == FY_WIRE_STANDING) {
+        fy_reader reader = fy_reader_of(message.payload, message.n_bytes);
+        standing         = fy_read_u32(&reader);
+    }
+    fy_link_destroy(link);
+    return standing <= FY_GONE_ON ? (fy_standing)standing : FY_UNHEARD;
+}
+
+/* The doubtful world. */
+
+static uint32_t rank_in_doubt(const fy_process *old, uint32_t claim)
+{
+    return old->doubt == NULL ? FERRY_ANY_RANK : fy_process_rank_of(old->doubt, claim);
+}
+
+bool fy_doubt_concerns(const fy_process *old, uint32_t claim)
+{
+    uint32_t rank = rank_in_doubt(old, claim);
+    return rank != FERRY_ANY_RANK && atomic_load(&old->doubt->lost[rank]) == 0;
+}
+
+bool fy_doubt_allows_root(const fy_process *old, uint32_t claim)
+{
+    if (old->doubt == NULL) {
+        return atomic_load(&old->lost[claim]) == 0;
+    }
+    return rank_in_doubt(old, claim) != FERRY_ANY_RANK &&
+           (atomic_load(&old->lost[claim]) == 0 || fy_doubt_concerns(old, claim));
+}
+
+fy_standing fy_doubt_consult(fy_process *old, uint32_t claim)
+{
+    fy_standing standing = FY_UNHEARD;
+    if (fy_doubt_concerns(old, claim)) {
+        standing = fy_doubt_ask(old->doubt, rank_in_doubt(old, claim));
+        if (standing == FY_COMPLETE || standing == FY_GONE_ON) {
+            atomic_store(&old->doubt->complete, true);
+        }
+    }
+    return standing == FY_UNHEARD ? fy_doubt_ask(old, claim) : standing;
+}
+
+bool fy_doubt_is_settled(const fy_process *old)
+{
+    return old->doubt != NULL && atomic_load(&old->doubt->complete);
+}
+
+void fy_doubt_mark_lost(fy_process *old, uint32_t claim)
+{
+    fy_process_mark_lost(old, claim);
+    if (old->doubt != NULL) {
+        fy_process_mark_lost(old->doubt, rank_in_doubt(old, claim));
+    }
+}
+
+void fy_doubt_keep(fy_process *old, fy_process *process, ferry_status status,
+                   const ferry_error *reason)
+{
+    fy_process_fail(process, status, process->claim, "%s", reason->message);
+    pthread_mutex_lock(&process->lock);
+    bool sent = process->gathering.sent; /* and where it has not, it will not: it has failed */
+    pthread_mutex_unlock(&process->lock);
+    if (!sent) {
+        fy_process_abandon(process, status, reason);
+        return;
+    }
+    /* Its table was not written before the doubt about the older one had an end. */
+    fy_doubt_drop(old);
+    old->doubt = process;
+}
+
+void fy_doubt_drop(fy_process *old)
+{
+    ferry_error reason = {"the others have made another world"};
+    if (old->doubt != NULL) {
+        fy_process_abandon(old->doubt, FERRY_ERR_ABORTED, &reason);
+        old->doubt = NULL;
+    }
+}

@@ -1,0 +1,127 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Requests of a mixed-collective handle: how they are tested, cancelled, and outlive it. */
+#include "mixed_handle.h"
+
+static void requests(rank_thread *self)
+{
+    ferry_mixed_comm *comm    = NULL;
+    ferry_request    *request = NULL, *second = NULL;
+    tensors           t;
+    bool              done = false;
+    expect_ok(self, open_handle(self, &comm));
+    fill(&t, self->rank);
+    expect_ok(self, start_gather(comm, &t, &request, &self->error));
+    /* Until it has ended the handle is in use. */
+    expect_status(self, FERRY_ERR_MISUSE,
+                  run_gather(comm, &t, FERRY_MIXED_MODE_DEFAULT, &self->error));
+    expect_says(self, "uses this handle");
+    expect_status(self, FERRY_ERR_MISUSE, ferry_mixed_comm_shutdown(comm, &self->error));
+    while (!done) {
+        expect_ok(self, ferry_request_test(request, &done, &self->error));
+    }
+    expect(self, is_gathered(&t));
+    expect_ok(self, ferry_request_wait(request, &self->error));
+    expect_ok(self, ferry_request_test(request, &done, &self->error));
+    /* Too late, and one at a time. */
+    ferry_request_cancel(request);
+    expect_ok(self, ferry_request_wait(request, &self->error));
+    expect_status(self, FERRY_ERR_MISUSE, start_gather(comm, &t, &second, &self->error));
+    expect(self, second == NULL);
+    ferry_request_destroy(request);
+    fill(&t, self->rank);
+    expect_ok(self, start_gather(comm, &t, &request, &self->error));
+    ferry_request_destroy(request); /* waits */
+    expect(self, is_gathered(&t));
+    /* A request that outlives its handle. */
+    fill(&t, self->rank);
+    expect_ok(self, start_gather(comm, &t, &request, &self->error));
+    expect_ok(self, ferry_request_wait(request, &self->error));
+    expect(self, is_gathered(&t));
+    ferry_mixed_comm_destroy(comm);
+    expect_ok(self, ferry_request_wait(request, &self->error));
+    ferry_request_destroy(request);
+}
+
+static void test_requests(void **state)
+{
+    (void)state;
+    run_shape(&one_node, requests);
+    run_shape(&two_nodes, requests);
+    run_shape(&by_puts, requests);
+}
+
+/* Rank 0 cancels: it cannot be too late, for rank 3 has not begun. */
+static void cancelled(rank_thread *self)
+{
+    ferry_mixed_comm *comm    = NULL;
+    ferry_request    *request = NULL;
+    tensors           t;
+    fill(&t, self->rank);
+    expect_ok(self, open_handle(self, &comm));
+    if (self->rank != 3) {
+        expect_ok(self, start_gather(comm, &t, &request, &self->error));
+    }
+    expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    if (self->rank == 0) {
+        ferry_request_cancel(request);
+    }
+    if (self->rank == 3) {
+        expect_ok(self, ferry_world_barrier(self->world, &self->error));
+        expect_status(self, FERRY_ERR_ABORTED,
+                      run_gather(comm, &t, FERRY_MIXED_FUSED_WAITS_UNICAST, &self->error));
+    } else {
+        expect_status(self, FERRY_ERR_ABORTED, ferry_request_wait(request, &self->error));
+        expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    }
+    expect_says(self, "rank 0 cancelled");
+    /* The handle is broken, and says why each time; its request outlives it. */
+    expect_status(self, FERRY_ERR_ABORTED,
+                  run_gather(comm, &t, FERRY_MIXED_BASE_ONE, &self->error));
+    ferry_mixed_comm_destroy(comm);
+    if (request != NULL) {
+        expect_status(self, FERRY_ERR_ABORTED, ferry_request_wait(request, &self->error));
+    }
+    ferry_request_destroy(request);
+}
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    run_shape(&one_node, cancelled);
+    run_shape(&two_nodes, cancelled);
+}
+
+/* The handle goes while its requests are under way on all ranks. */
+static void destroyed_under_way(rank_thread *self)
+{
+    ferry_mixed_comm *comm    = NULL;
+    ferry_request    *request = NULL;
+    tensors           t;
+    fill(&t, self->rank);
+    expect_ok(self, open_handle(self, &comm));
+    if (self->rank != 3) {
+        expect_ok(self, start_gather(comm, &t, &request, &self->error));
+    }
+    expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    ferry_mixed_comm_destroy(comm);
+    if (request != NULL) {
+        expect(self, ferry_request_wait(request, &self->error) != FERRY_OK);
+    }
+    ferry_request_destroy(request);
+}
+
+static void test_destroy_under_way(void **state)
+{
+    (void)state;
+    run_shape(&one_node, destroyed_under_way);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_destroy_under_way),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
