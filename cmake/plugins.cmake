@@ -5,6 +5,8 @@ pkg_check_modules(PMIX IMPORTED_TARGET pmix>=3)
 
 set(FERRY_PLUGIN_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/ferry)
 
+add_custom_target(plugins)
+
 # ferry_plugin(NAME LIBRARY SOURCE...) makes libferry_NAME.so beside the library.
 function(ferry_plugin name library)
     add_library(ferry_${name} MODULE ${ARGN} src/base/status.c src/base/alloc.c)
@@ -15,6 +17,7 @@ function(ferry_plugin name library)
         LINK_DEPENDS ${PROJECT_SOURCE_DIR}/src/plugin.map)
     target_link_options(ferry_${name} PRIVATE
         "LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/plugin.map")
+    add_dependencies(plugins ferry_${name})
     install(TARGETS ferry_${name} LIBRARY DESTINATION ${FERRY_PLUGIN_INSTALL_DIR})
 endfunction()
 

@@ -61,11 +61,11 @@ def check_file(path, problems):
                 problems.append(f"{where}: {folder}/ is pure and may not call {call}()")
 
 
-def check_tools(problems):
-    for path in sorted((ROOT / "tools").rglob("*.[ch]")):
+def check_users(folder, name, problems):
+    for path in sorted((ROOT / folder).rglob("*.[ch]")):
         for header in INCLUDE.findall(path.read_text()):
             if header.split("/")[0] in LAYERS:
-                problems.append(f"{path.relative_to(ROOT)}: the command uses the public API only, "
+                problems.append(f"{path.relative_to(ROOT)}: {name} uses the public API only, "
                                 f"not {header}")
 
 
@@ -76,7 +76,8 @@ def main():
     for folder in (ROOT / "src").iterdir():
         if folder.is_dir() and folder.name not in LAYERS:
             problems.append(f"src/{folder.name}/ is no layer that this script knows")
-    check_tools(problems)
+    check_users("tools", "the command", problems)
+    check_users("bindings/python", "the Python package", problems)
     print("\n".join(problems) if problems else "folders are layers")
     return 1 if problems else 0
 

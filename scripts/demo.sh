@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 scripts/packages.sh
-cmake --preset release -DBUILD_TESTING=OFF -B build/demo
+cmake --preset release -DBUILD_TESTING=OFF -DFERRY_PYTHON=OFF -B build/demo
 cmake --build build/demo
 ferry=build/demo/ferry
 echo

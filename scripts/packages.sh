@@ -23,6 +23,7 @@ if [ "${1:-}" = tests ]; then
     need "pkg-config --exists cmocka" libcmocka-dev
     need "command -v clang" clang
     need "command -v clang-format" clang-format
+    need "python3 -c 'import os, sysconfig; os.stat(sysconfig.get_paths()[\"include\"] + \"/Python.h\")'" python3-dev
     # Engines, launchers and networks that the tests try; the library builds and runs without them.
     need "pkg-config --exists ucx" libucx-dev
     need "pkg-config --exists pmix" libpmix-dev

@@ -1,0 +1,102 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""ferry carries the weights of a sharded model from one parallel layout to another.
+
+Nothing but the standard library is needed. torch and numpy tensors are taken where they come, and
+neither is imported before it is. Names are loaded when they are first used, so that importing ferry
+costs little.
+
+>>> import ferry
+>>> rows = {"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}
+>>> spec = ferry.Spec({
+...     "format": "ferry.spec/1",
+...     "tensors": [{"name": "w", "shape": [8, 4], "dtype": "bf16"}],
+...     "source": {"mesh": [["tp", 2]], "rules": [rows]},
+...     "destination": {"mesh": [["tp", 4]], "rules": [rows]},
+... })
+>>> ferry.plan(spec).n_moves
+4
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, List
+
+if TYPE_CHECKING:
+    from . import adapters as adapters
+    from . import comm as comm
+    from . import resharding as resharding
+    from ._checkpoint import (
+        Checkpoint as Checkpoint,
+        ConversionResult as ConversionResult,
+        compare as compare,
+        convert as convert,
+        inspect as inspect,
+    )
+    from ._errors import (
+        Aborted as Aborted,
+        Denied as Denied,
+        Different as Different,
+        DigestMismatch as DigestMismatch,
+        Error as Error,
+        ExchangeFailed as ExchangeFailed,
+        FileError as FileError,
+        InvalidInput as InvalidInput,
+        InvalidPlan as InvalidPlan,
+        LimitExceeded as LimitExceeded,
+        Misuse as Misuse,
+        NoMemory as NoMemory,
+        PeerLost as PeerLost,
+        ProofFailed as ProofFailed,
+        Stopped as Stopped,
+        Timeout as Timeout,
+        Unsupported as Unsupported,
+    )
+    from ._ferry import World as World
+    from ._mixed import (
+        MixedCommHandler as MixedCommHandler,
+        MixedCommMode as MixedCommMode,
+        MixedCommOp as MixedCommOp,
+        run_mixed_comm as run_mixed_comm,
+    )
+    from ._plan import Move as Move, Plan as Plan, Spec as Spec, plan as plan
+    from ._refit import Refit as Refit, RefitResult as RefitResult, refit as refit
+    from ._service import Progress as Progress, RemoteCopyService as RemoteCopyService
+    from ._world import init as init, shutdown as shutdown, world as world
+
+# Where each name is found.
+_PLACES = {
+    "_errors": (
+        "Aborted", "Denied", "Different", "DigestMismatch", "Error", "ExchangeFailed", "FileError",
+        "InvalidInput", "InvalidPlan", "LimitExceeded", "Misuse", "NoMemory", "PeerLost",
+        "ProofFailed", "Stopped", "Timeout", "Unsupported",
+    ),
+    "_ferry": ("World",),
+    "_world": ("init", "shutdown", "world"),
+    "_plan": ("Move", "Plan", "Spec", "plan"),
+    "_service": ("Progress", "RemoteCopyService"),
+    "_refit": ("Refit", "RefitResult", "refit"),
+    "_mixed": ("MixedCommHandler", "MixedCommMode", "MixedCommOp", "run_mixed_comm"),
+    "_checkpoint": ("Checkpoint", "ConversionResult", "compare", "convert", "inspect"),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
+_SUBMODULES = ("adapters", "comm", "resharding")
+
+__all__ = sorted([*_MODULE_OF, *_SUBMODULES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module("." + _MODULE_OF[name], __name__), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module("." + name, __name__)
+    elif name == "__version__":
+        value = importlib.import_module("._ferry", __name__).version
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,318 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Checkpoints on disk: looking at them, converting them between layouts, comparing them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generic,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+    overload,
+)
+
+from . import _ferry
+from ._errors import Different, FileError
+from ._plan import json_text
+
+Path = Union[str, "os.PathLike[str]"]
+T = TypeVar("T")
+
+
+class Tensor(NamedTuple):
+    """A whole tensor of a checkpoint, however it is cut."""
+
+    name: str
+    dtype: str  # "bf16"; the file's own word where ferry has no name for it
+    shape: Tuple[int, ...]
+    bytes: int
+
+
+class File(NamedTuple):
+    """A safetensors file of a checkpoint."""
+
+    name: str
+    rank: Optional[int]  # whose it is, where the checkpoint is sharded
+    bytes: int
+    n_tensors: int
+
+
+class WorkProgress(NamedTuple):
+    """How far a conversion or a comparison is; given to the callback some ten times a second."""
+
+    phase: str  # "copying", "syncing", "comparing"
+    done_bytes: int
+    total_bytes: int
+    seconds: float  # since the work began
+
+
+# Returns False to stop; None goes on.
+ProgressCallback = Callable[[WorkProgress], Optional[bool]]
+
+
+class _Rows(Sequence[T], Generic[T]):
+    """A sequence whose entries are made when they are asked for."""
+
+    def __init__(self, n: int, read: Callable[[int], T]) -> None:
+        self._n = n
+        self._read = read
+
+    def __len__(self) -> int:
+        return self._n
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> List[T]: ...
+    def __getitem__(self, index: Union[int, slice]) -> Union[T, List[T]]:
+        if isinstance(index, slice):
+            return [self._read(i) for i in range(*index.indices(self._n))]
+        return self._read(range(self._n)[index])  # counts from the end, raises IndexError
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(row) for row in self[:3])
+        return f"[{shown}{', ...' if self._n > 3 else ''}]"
+
+
+class Checkpoint:
+    """A checkpoint whose headers have been read and checked. Made by :func:`inspect`.
+
+    Iterating yields its tensors (name, dtype, shape, bytes); ``checkpoint[name]`` is one of them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handle = _ferry.checkpoint_open(path)
+        self.path = os.fsdecode(path)
+        totals = self._handle.totals
+        self.is_sharded, self.n_files, self.n_tensors, self.file_bytes, self.tensor_bytes = totals
+        self._layout: Optional[Dict[str, Any]] = None
+        self._index: Optional[Dict[str, int]] = None
+
+    @property
+    def tensors(self) -> Sequence[Tensor]:
+        """All tensors, in the order of the files; each is read when it is asked for."""
+        return _Rows(self.n_tensors, lambda index: Tensor(*self._handle.tensor_at(index)))
+
+    @property
+    def files(self) -> Sequence[File]:
+        """Its safetensors files."""
+        return _Rows(self.n_files, lambda index: File(*self._handle.file_at(index)))
+
+    @property
+    def layout(self) -> Optional[Dict[str, Any]]:
+        """Of a sharded checkpoint: mesh, ranks, stages and rules. None of another."""
+        if self._layout is None and self.is_sharded:
+            self._layout = json.loads(self._handle.write_layout())
+        return self._layout
+
+    def names(self) -> Iterator[str]:
+        """The names of all tensors."""
+        return (tensor.name for tensor in self)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return self.n_tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[self._indices()[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._indices()
+
+    def _indices(self) -> Dict[str, int]:
+        if self._index is None:
+            self._index = {name: index for index, name in enumerate(self.names())}
+        return self._index
+
+    def __repr__(self) -> str:
+        kind = "sharded" if self.is_sharded else "logical"
+        return (
+            f"<ferry.Checkpoint {self.path!r}: {kind}, {self.n_tensors:,} tensors in "
+            f"{self.n_files:,} files, {self.tensor_bytes:,} bytes>"
+        )
+
+
+def inspect(path: Path) -> Checkpoint:
+    """Opens a checkpoint: a safetensors file, an index file, or a folder, logical or sharded.
+
+    All headers are read, and held against the sizes of the files and against each other.
+
+    >>> import ferry, os, struct, tempfile
+    >>> header = b'{"w": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}}'
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "model.safetensors")
+    >>> with open(path, "wb") as file:
+    ...     n = file.write(struct.pack("<Q", len(header)) + header + bytes(12))
+    >>> list(ferry.inspect(path))
+    [Tensor(name='w', dtype='bf16', shape=(2, 3), bytes=12)]
+    >>> folder.cleanup()
+    """
+    return Checkpoint(path)
+
+
+@dataclass(frozen=True)
+class ConversionResult:
+    """What :func:`convert` did, or in a dry run would do."""
+
+    path: Optional[str]
+    dry_run: bool
+    is_sharded: bool
+    n_tensors: int
+    read_bytes: int  # that the result is made of, each counted once
+    file_bytes: int  # of all files, headers and replicas included
+    files: Tuple[File, ...]
+    replicated: Tuple[str, ...]  # what no built-in rule knows: whole on every rank of a stage
+    written_bytes: int
+    resumed_bytes: int  # of those, what an earlier run had written
+    n_checked: int  # checksums of the source that were compared
+    seconds: float  # until everything was synced
+    copy_seconds: float
+    estimated_seconds: Optional[float]  # of a dry run, where dst is given and can be tried
+
+    @property
+    def gbytes_per_s(self) -> float:
+        """10^9 bytes written a second, until everything was synced."""
+        return self.written_bytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
+
+
+def convert(
+    src: Union[Path, Checkpoint],
+    to: Union[Path, Mapping[str, Any], Checkpoint],
+    dst: Optional[Path] = None,
+    *,
+    subset: Optional[str] = None,
+    cast: Any = None,
+    part_bytes: int = 0,
+    memory_cap: int = 0,
+    threads: int = 0,
+    resume: bool = False,
+    dry_run: bool = False,
+    progress: Optional[ProgressCallback] = None,
+) -> ConversionResult:
+    """Converts a checkpoint to another layout, in bounded memory and without starting ranks.
+
+    ``to`` is ``"hf"`` (one logical checkpoint), a short form such as ``"tp=4,pp=2"``, the path of a
+    ``ferry.layout/1`` file, that as a dict, or a sharded checkpoint, to get its layout. ``dst``
+    must not exist; it appears when everything is written and synced, and after a failure there is
+    nothing.
+
+    ``subset`` takes only tensors that fit a pattern; ``cast`` is what floating tensors become
+    (``"bf16"``, ``torch.bfloat16``); ``part_bytes`` limits the files of a logical result,
+    ``memory_cap`` the buffers and ``threads`` the threads (0: the defaults). ``resume`` goes on
+    where an equal run ended. With ``dry_run`` nothing is written, and ``dst`` is only needed for an
+    estimate of the time.
+
+    ``progress`` is called with a :class:`WorkProgress`, some ten times a second and not at all
+    where there is next to nothing to do. If it returns False, the run ends with :class:`Stopped`;
+    what it raises comes out of this call.
+
+    >>> import ferry, os, struct, tempfile
+    >>> header = b'{"w": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}}'
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = os.path.join(folder.name, "model.safetensors")
+    >>> with open(path, "wb") as file:
+    ...     n = file.write(struct.pack("<Q", len(header)) + header + bytes(12))
+    >>> columns = {"format": "ferry.layout/1", "mesh": [["tp", 3]],
+    ...            "rules": [{"match": "*", "shard": [{"dim": 1, "axis": "tp"}]}]}
+    >>> result = ferry.convert(path, columns, os.path.join(folder.name, "tp3"))
+    >>> [file.name for file in result.files]
+    ['rank-00000.safetensors', 'rank-00001.safetensors', 'rank-00002.safetensors']
+    >>> ferry.compare(path, result.path).n_tensors
+    1
+    >>> folder.cleanup()
+    """
+    if dry_run and dst is not None and os.path.lexists(dst):
+        raise FileError(f"{os.fsdecode(dst)}: exists already; remove it, or give dst another name")
+    checkpoint = src if isinstance(src, Checkpoint) else inspect(src)
+    with _target(to) as target:
+        report = _ferry.convert(
+            checkpoint._handle, target, dst, subset, cast, part_bytes, memory_cap, threads, resume,
+            dry_run, _told(progress),
+        )  # fmt: skip
+    report["files"] = tuple(File(*file) for file in report["files"])
+    report["replicated"] = tuple(report["replicated"])
+    return ConversionResult(None if dst is None else os.fsdecode(dst), dry_run, **report)
+
+
+@contextlib.contextmanager
+def _target(to: Union[Path, Mapping[str, Any], Checkpoint]) -> Iterator[Path]:
+    """What the library takes, which reads layouts from files."""
+    if isinstance(to, Checkpoint):
+        to = os.path.join(to.path, "ferry.layout.json") if to.is_sharded else "hf"
+    if not isinstance(to, Mapping):
+        yield to
+        return
+    with tempfile.TemporaryDirectory(prefix="ferry-") as folder:
+        path = os.path.join(folder, "layout.json")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(json_text(to, "the layout"))
+        yield path
+
+
+def _told(progress: Optional[ProgressCallback]) -> Optional[Callable[..., Optional[bool]]]:
+    if progress is None:
+        return None
+    callback = progress
+    return lambda *fields: callback(WorkProgress(*fields))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`compare` found equal."""
+
+    n_tensors: int
+    tensor_bytes: int
+    n_replicas: int  # local tensors that were compared in addition
+    n_checked: int  # checksums that were compared
+    seconds: float
+    digests: Optional[Dict[str, str]]  # by tensor: XXH3 (64 bits) of its bytes, as 16 hex digits
+
+
+_DIFFERENCE = re.compile(r'"(.*?)" (?:differs at element \[(.*?)\]|is |has )', re.DOTALL)
+
+
+def compare(
+    a: Union[Path, Checkpoint],
+    b: Union[Path, Checkpoint],
+    *,
+    memory_cap: int = 0,
+    threads: int = 0,
+    digests: bool = False,
+    progress: Optional[ProgressCallback] = None,
+) -> Comparison:
+    """Whether two checkpoints hold the same tensors, whatever their layouts.
+
+    Names, shapes, dtypes and every bit of every replica are compared, not metadata. Raises
+    :class:`Different`, whose ``tensor`` is the first that differs and whose ``slice`` is the
+    element.
+    """
+    sides = [one if isinstance(one, Checkpoint) else inspect(one) for one in (a, b)]
+    found: Optional[Dict[str, int]] = {} if digests else None
+    try:
+        totals = _ferry.compare(
+            sides[0]._handle, sides[1]._handle, memory_cap, threads, found, _told(progress)
+        )
+    except Different as error:
+        match = _DIFFERENCE.match(str(error))
+        if match is not None:
+            error.tensor, error.slice = match.groups()
+        raise
+    texts = None if found is None else {name: f"{number:016x}" for name, number in found.items()}
+    return Comparison(*totals, digests=texts)

@@ -1,0 +1,177 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""The exceptions of ferry: one class for each status of the C library that people handle."""
+
+from __future__ import annotations
+
+import re
+from typing import Optional, Tuple
+
+
+class Error(RuntimeError):
+    """What ferry raises: one sentence that names the thing, the numbers and the remedy.
+
+    ``status`` is the library's name of the failure. ``tensor``, ``ranks`` and ``slice`` are what the
+    sentence speaks of: a name, a tuple of ranks in the order of their mention, and the text of a
+    box such as ``"0:4, 8:16"``; ``None`` and ``()`` where it speaks of none.
+
+    >>> import ferry
+    >>> try:
+    ...     ferry.Spec({})
+    ... except ferry.Error as error:
+    ...     error.status
+    'ERR_INVALID_INPUT'
+    """
+
+    status: str = "ERR_UNKNOWN"
+    tensor: Optional[str]
+    ranks: Tuple[int, ...]
+    slice: Optional[str]
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        tensor: Optional[str] = None,
+        ranks: Optional[Tuple[int, ...]] = None,
+        slice: Optional[str] = None,
+    ) -> None:
+        super().__init__(message)
+        self.tensor = _tensor_of(message) if tensor is None else tensor
+        self.ranks = _ranks_of(message) if ranks is None else tuple(ranks)
+        self.slice = _slice_of(message) if slice is None else slice
+
+
+class Misuse(Error):
+    """A mistake in the calling program: a call out of order, or on something that was closed."""
+
+    status = "ERR_MISUSE"
+
+
+class InvalidInput(Error, ValueError):
+    """The input is malformed or contradicts itself."""
+
+    status = "ERR_INVALID_INPUT"
+
+
+class InvalidPlan(Error, ValueError):
+    """No exact plan exists for these layouts."""
+
+    status = "ERR_INVALID_PLAN"
+
+
+class NoMemory(Error, MemoryError):
+    """Memory could not be allocated."""
+
+    status = "ERR_NO_MEMORY"
+
+
+class LimitExceeded(Error):
+    """A number exceeds a limit of this version."""
+
+    status = "ERR_LIMIT"
+
+
+class FileError(Error, OSError):
+    """A file could not be read or written."""
+
+    status = "ERR_IO"
+
+
+class DigestMismatch(Error):
+    """A digest does not match: ranks differ, or a file was changed."""
+
+    status = "ERR_DIGEST"
+
+
+class Unsupported(Error):
+    """This build or machine cannot do that."""
+
+    status = "ERR_UNSUPPORTED"
+
+
+class ExchangeFailed(Error):
+    """The caller's exchange of messages failed; the cause is what it raised."""
+
+    status = "ERR_EXCHANGE"
+
+
+class ProofFailed(Error):
+    """The plan does not do what the spec asks."""
+
+    status = "ERR_PROOF"
+
+
+class Stopped(Error):
+    """A callback asked to stop."""
+
+    status = "ERR_STOPPED"
+
+
+class PeerLost(Error):
+    """A rank of the world was lost: survivors may ``World.shrink`` and go on."""
+
+    status = "ERR_PEER_LOST"
+
+
+class Timeout(Error, TimeoutError):
+    """A rank showed no progress before the deadline."""
+
+    status = "ERR_TIMEOUT"
+
+
+class Aborted(Error):
+    """A rank ended the world, or cancelled the run."""
+
+    status = "ERR_ABORTED"
+
+
+class Denied(Error):
+    """The other side did not prove the secret."""
+
+    status = "ERR_DENIED"
+
+
+class Different(Error):
+    """Two things that should be equal differ."""
+
+    status = "ERR_DIFFERENT"
+
+
+_CLASSES = (
+    Misuse, InvalidInput, InvalidPlan, NoMemory, LimitExceeded, FileError, DigestMismatch,
+    Unsupported, ExchangeFailed, ProofFailed, Stopped, PeerLost, Timeout, Aborted, Denied, Different,
+)  # fmt: skip
+_BY_STATUS = {cls.status: cls for cls in _CLASSES}
+
+_TENSOR = re.compile(
+    r'(?:tensor|parameter|param|destination|source) "([^"]+)"|^"([^"]+)"(?::| differs)'
+)
+_RANKS = re.compile(r"\b[Rr]anks?(?: held:)? (\d+(?:(?:, | and )\d+)*)")
+_SLICE = re.compile(r"\[([^\[\]()]*\d+:\d+[^\[\]()]*)\]")
+
+
+def _tensor_of(message: str) -> Optional[str]:
+    found = _TENSOR.search(message)
+    return None if found is None else found.group(1) or found.group(2)
+
+
+def _ranks_of(message: str) -> Tuple[int, ...]:
+    ranks = []
+    for listed in _RANKS.findall(message):
+        for number in re.findall(r"\d+", listed):
+            if int(number) not in ranks:
+                ranks.append(int(number))
+    return tuple(ranks)
+
+
+def _slice_of(message: str) -> Optional[str]:
+    found = _SLICE.search(message)
+    return None if found is None else found.group(1)
+
+
+def of_status(number: int, sentence: str) -> Error:
+    """The exception for a status of the C library."""
+    from . import _ferry
+
+    name = _ferry.status_names().get(number, "ERR_UNKNOWN")
+    return _BY_STATUS.get(name, Error)(sentence)

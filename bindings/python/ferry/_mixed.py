@@ -1,0 +1,381 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Mixed collectives: sums over tensor-parallel ranks, concatenations over data-parallel ones."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from enum import IntEnum
+from operator import index
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Type, TypeVar, Union
+
+from . import _ferry
+from ._errors import InvalidInput, Unsupported
+from ._world import world as default_world
+
+if TYPE_CHECKING:
+    from ._ferry import World
+
+
+class MixedCommOp(IntEnum):
+    """What is done. B is a number of rows, dp that of data-parallel groups.
+
+    ``ALLREDUCE``: B to B rows, the sum over all ranks. ``ALLGATHER``: B to dp B, the inputs in
+    order of dp ranks. ``REDUCESCATTER``: dp B to B, this dp rank's chunk of the sum.
+    ``ALLREDUCE_ALLGATHER``: B to dp B; chunk k is the sum over the tensor-parallel ranks of
+    group k. ``REDUCESCATTER_ALLREDUCE``: dp B to B; this dp rank's chunk of the sum over all
+    ranks. The names of the C library are aliases.
+    """
+
+    ALLREDUCE = 0
+    ALLGATHER = 1
+    REDUCESCATTER = 2
+    ALLREDUCE_ALLGATHER = 3
+    REDUCESCATTER_ALLREDUCE = 4
+
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    REDUCE_SCATTER = 2
+    ALL_REDUCE_ALL_GATHER = 3
+    REDUCE_SCATTER_ALL_REDUCE = 4
+
+
+class MixedCommMode(IntEnum):
+    """How it is done.
+
+    ``WAITS`` waits the fewest times, ``BYTES1`` moves the fewest bytes inside nodes and ``BYTES2``
+    between them too; ``MC`` writes once what all ranks of a node read in place, ``UC`` to each of
+    them. ``NCCL_ONE`` and ``NCCL_TP_DP`` are library collectives, on hosts ferry's own rings.
+    ``AUTOTUNE`` is the fastest that was measured. The names of the C library are aliases.
+    """
+
+    FUSED_OPT_WAITS_MC = 0
+    FUSED_OPT_WAITS_UC = 1
+    FUSED_OPT_BYTES1_MC = 2
+    FUSED_OPT_BYTES1_UC = 3
+    FUSED_OPT_BYTES2_MC = 4
+    FUSED_OPT_BYTES2_UC = 5
+    NCCL_ONE = 6
+    NCCL_TP_DP = 7
+    AUTOTUNE = 8
+
+    FUSED_WAITS_MULTICAST = 0
+    FUSED_WAITS_UNICAST = 1
+    FUSED_BYTES1_MULTICAST = 2
+    FUSED_BYTES1_UNICAST = 3
+    FUSED_BYTES2_MULTICAST = 4
+    FUSED_BYTES2_UNICAST = 5
+    BASE_ONE = 6
+    BASE_TP_DP = 7
+
+
+class MixedCommTiming(NamedTuple):
+    """What autotune has measured: one operation of one size in one mode."""
+
+    op: MixedCommOp
+    mode: MixedCommMode
+    bytes: int  #: of the local piece: the input; of what scatters, the output
+    block_size: int  #: in lines of 64 bytes, with which it was fastest; 0: the default's
+    seconds: float  #: of the slowest rank, the median; 0: left out, being far behind
+    chosen: bool  #: AUTOTUNE takes it for sizes near this one
+
+
+class MixedCommCounts(NamedTuple):
+    """What this rank has done since the handler was made, or since ``reset_counts``."""
+
+    calls: int
+    steps: int
+    waits: int
+    inside_bytes_written: int
+    inside_bytes_read: int
+    between_bytes: int
+
+
+class MixedCommInfo(NamedTuple):
+    """The topology and the engines of a handler, with what was left open filled in."""
+
+    world_rank: int
+    world_size: int
+    local_rank: int
+    local_size: int
+    inter_rank: int
+    inter_size: int
+    local_tp_size: int
+    local_dp_size: int
+    inter_tp_size: int
+    inter_dp_size: int
+    tp_rank: int
+    tp_size: int
+    dp_rank: int
+    dp_size: int
+    dtype: str
+    grid_size: int
+    max_block_size: int
+    staging_bytes: int
+    virtual_memory: bool
+    multicast: bool
+    between_nodes: bool
+    tuned: bool
+    deterministic: bool
+    inside_engine: Optional[str]
+    between_engine: Optional[str]
+    between_note: Optional[str]
+
+
+Op = Union[MixedCommOp, int, str]
+Mode = Union[MixedCommMode, int, str, None]
+
+
+class MixedCommHandler(_ferry.MixedComm):
+    """The mixed collectives of one topology, for tensors of one dtype in host memory.
+
+    Ranks and sizes are those of the page of ``flashinfer.comm.mixed_comm``: ``world_rank`` is
+    ``local_rank + inter_rank * local_size``, and on each level ``None`` for a tp or dp size is what
+    the other leaves; with neither, all ranks are tensor-parallel. ``None`` for all six ranks and
+    sizes takes the world's own. ``dtype`` is f16, bf16 or f32, as torch, numpy or ferry call it;
+    ``device`` is the CPU.
+
+    The constructor, the ``init_`` methods, ``run_autotune``, ``run`` and ``shutdown`` are
+    collective: every rank calls them, in the same order. A rank that calls something else is found
+    out, and all ranks get :class:`ferry.Misuse`. Ctrl-C in ``run`` ends the world that the handler
+    stands on; other handlers of signals run when the call has returned.
+
+    ``world`` is the :class:`ferry.World` to use, or ``group`` a group of torch.distributed to make
+    one of; by default that of :func:`ferry.world`. ``deterministic`` keeps one tree of sums in all
+    modes, sizes and runs. ``tune_file`` names a saved table to use instead of measuring,
+    ``autotune_bytes`` the largest piece that is measured; ``engines`` chooses the transport. With
+    ``only_construct`` the ``init_`` methods are the caller's to call.
+
+    >>> import array, ferry
+    >>> with ferry.MixedCommHandler(0, 1, 0, 1, 0, 1, None, None, None, None, "f32", "cpu",
+    ...                             use_autotune=False) as handler:
+    ...     x, y = array.array("f", [1, 2, 3]), array.array("f", [0, 0, 0])
+    ...     handler.run(ferry.MixedCommOp.ALLREDUCE, x, y)
+    array('f', [1.0, 2.0, 3.0])
+    """
+
+    def __init__(
+        self,
+        world_rank: Optional[int],
+        world_size: Optional[int],
+        local_rank: Optional[int],
+        local_size: Optional[int],
+        inter_rank: Optional[int],
+        inter_size: Optional[int],
+        local_tp_size: Optional[int],
+        local_dp_size: Optional[int],
+        inter_tp_size: Optional[int],
+        inter_dp_size: Optional[int],
+        dtype: Any,
+        device: Any,
+        grid_size: Optional[int] = None,
+        max_block_size: Optional[int] = None,
+        min_block_size: int = 256,
+        min_num_steps: int = 4,
+        ib_enable_ibgda: bool = True,
+        should_init_nvshmem: bool = True,
+        use_autotune: bool = True,
+        *,
+        world: Optional["World"] = None,
+        group: Any = None,
+        deterministic: bool = False,
+        tune_file: Union[str, "os.PathLike[str]", None] = None,
+        engines: Optional[str] = None,
+        autotune_bytes: Optional[int] = None,
+        only_construct: bool = False,
+    ) -> None:
+        _check_device(device)
+        self.dtype = dtype
+        self.device = device
+        self.use_autotune = bool(use_autotune)
+        options = dict(
+            world_rank=_number("world_rank", world_rank),
+            world_size=_number("world_size", world_size, least=1),
+            local_rank=_number("local_rank", local_rank),
+            local_size=_number("local_size", local_size, least=1),
+            inter_rank=_number("inter_rank", inter_rank),
+            inter_size=_number("inter_size", inter_size, least=1),
+            local_tp_size=_number("local_tp_size", local_tp_size, least=1),
+            local_dp_size=_number("local_dp_size", local_dp_size, least=1),
+            inter_tp_size=_number("inter_tp_size", inter_tp_size, least=1),
+            inter_dp_size=_number("inter_dp_size", inter_dp_size, least=1),
+            grid_size=_number("grid_size", grid_size, least=1),
+            max_block_size=_number("max_block_size", max_block_size, least=1),
+            min_block_size=_number("min_block_size", min_block_size, least=1),
+            min_num_steps=_number("min_num_steps", min_num_steps, least=1),
+            autotune_bytes=_number("autotune_bytes", autotune_bytes, least=1, bits=64),
+        )
+        self._own_world: Optional["World"] = None
+        if world is None and group is not None:
+            self._own_world = _world_of_group(group)
+        elif group is not None:
+            raise InvalidInput("world and group are both given: give one of them")
+        try:
+            self._open(
+                world or self._own_world or default_world(),
+                dtype,
+                **options,
+                ib_enable_ibgda=ib_enable_ibgda,
+                should_init_nvshmem=should_init_nvshmem,
+                use_autotune=use_autotune,
+                deterministic=deterministic,
+                only_construct=only_construct,
+                engines=engines,
+                tune_file=None if tune_file is None else os.fspath(tune_file),
+            )
+        except BaseException:
+            if self._own_world is not None:
+                self._own_world.close()
+            raise
+        _open_handlers.add(self)
+
+    def get_valid_op_list(self) -> List[MixedCommOp]:
+        """The operations that this topology offers."""
+        return [MixedCommOp(number) for number in self._valid_ops()]
+
+    def get_valid_mode_list(self) -> List[MixedCommMode]:
+        """The modes that this topology offers; each works for each operation."""
+        return [MixedCommMode(number) for number in sorted(self._valid_modes())]
+
+    def select_autotune_mode(self, op: Op, x_in: Any) -> MixedCommMode:
+        """The mode that ``AUTOTUNE`` takes for this input. Local: nothing runs."""
+        return MixedCommMode(self._select_mode(op, x_in))
+
+    def describe(self) -> MixedCommInfo:
+        """Topology and engines, with what was left open filled in."""
+        return MixedCommInfo(*self._describe())
+
+    def counts(self) -> MixedCommCounts:
+        """What this rank has sent and waited for."""
+        return MixedCommCounts(*self._counts())
+
+    def timings(self) -> List[MixedCommTiming]:
+        """What ``run_autotune`` has measured, or the loaded table says."""
+        return [
+            MixedCommTiming(MixedCommOp(op), MixedCommMode(mode), nbytes, block, seconds, chosen)
+            for op, mode, nbytes, block, seconds, chosen in self._timings()
+        ]
+
+    def save_tuning(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes that table to a file, whole or not at all. One rank is enough."""
+        self._save_tuning(os.fspath(path))
+
+    def shutdown(self) -> None:
+        """Frees memory and closes what was opened. A second time does nothing."""
+        _open_handlers.discard(self)
+        try:
+            self._shut_down()
+        finally:
+            if self._own_world is not None:
+                self._own_world.close()
+
+    def __enter__(self) -> "MixedCommHandler":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            self.shutdown()
+        except Exception:
+            if error is None:  # else that one says what happened
+                raise
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<MixedCommHandler, shut down>"
+        info = self.describe()
+        return (
+            f"<MixedCommHandler of {info.dtype}: rank {info.world_rank} of {info.world_size}, "
+            f"tp {info.tp_rank} of {info.tp_size}, dp {info.dp_rank} of {info.dp_size}>"
+        )
+
+
+def run_mixed_comm(
+    op: Op, handler: MixedCommHandler, x_in: Any, x_out: Any = None, mode: Mode = None
+) -> Any:
+    """Carries out one operation on a handler, and returns ``x_out``.
+
+    ``x_in`` is a contiguous torch, numpy or buffer-protocol tensor whose first dim counts rows; so
+    is ``x_out``, which is made where it is ``None``. It may be ``x_in`` itself; where one is dp
+    times the other, the larger one's own chunk. ``mode`` ``None`` is ``AUTOTUNE`` if that is on,
+    else ``NCCL_TP_DP`` where offered, else ``NCCL_ONE``.
+    """
+    return handler.run(op, x_in, x_out, mode)
+
+
+def empty_like(x_in: Any, rows: int) -> Any:
+    """A tensor of the same library and dtype as ``x_in``, with so many rows."""
+    shape = (rows, *getattr(x_in, "shape", ())[1:])
+    if hasattr(x_in, "new_empty"):
+        return x_in.new_empty(shape)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(x_in, numpy.ndarray):
+        return numpy.empty(shape, dtype=x_in.dtype)
+    raise InvalidInput(
+        f"x_out cannot be made of an x_in of type {type(x_in).__name__}: give it", tensor="x_out"
+    )
+
+
+_E = TypeVar("_E", bound=IntEnum)
+
+
+def _find(kind: Type[_E], name: str) -> _E:
+    found = kind.__members__.get(name.upper().replace("-", "_"))
+    if found is None:
+        names = ", ".join(member.name for member in kind)
+        raise InvalidInput(f'"{name}" is none of ferry.{kind.__name__}: it has {names}')
+    return found
+
+
+def find_op(name: str) -> MixedCommOp:
+    """By the name of a member, or the library's.
+
+    >>> find_op("all-gather")
+    <MixedCommOp.ALLGATHER: 1>
+    """
+    return _find(MixedCommOp, name)
+
+
+def find_mode(name: str) -> MixedCommMode:
+    """The same of a mode."""
+    return _find(MixedCommMode, name)
+
+
+def _number(name: str, value: Optional[int], least: int = 0, bits: int = 32) -> int:
+    """The library's number: 0 leaves open what is None here."""
+    if value is None:
+        return 0
+    try:
+        number = index(value)
+    except TypeError:
+        raise InvalidInput(f"{name} is {value!r}: give a whole number") from None
+    if not least <= number < 1 << bits:
+        raise InvalidInput(f"{name} is {number}: it goes from {least} to 2^{bits} - 1")
+    return number
+
+
+def _check_device(device: Any) -> None:
+    if device is not None and str(device).split(":")[0] != "cpu":
+        raise Unsupported(
+            f"device {device} is asked for, and this version's collectives run on hosts: give "
+            'torch.device("cpu") and tensors in host memory'
+        )
+
+
+def _world_of_group(group: Any) -> "World":
+    from ._exchange import TorchExchange
+
+    return _ferry.world_from_exchange(TorchExchange(group))
+
+
+_open_handlers: "weakref.WeakSet[MixedCommHandler]" = weakref.WeakSet()
+
+
+def _shut_down_all() -> None:
+    """What the program left open at its end, before the world is left, which waits for others."""
+    for handler in list(_open_handlers):
+        handler.__exit__(SystemExit, SystemExit(), None)
+
+
+atexit.register(_shut_down_all)

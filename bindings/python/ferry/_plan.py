@@ -1,0 +1,367 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Specs and plans: two layouts of one model, and which box goes from which rank to which."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import os
+from itertools import repeat
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
+
+from . import _ferry
+from ._errors import InvalidInput
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+class Spec:
+    """Two layouts of one model, a ``ferry.spec/1``: as a dict, as a JSON text, or as a file.
+
+    In a dict, a dtype of torch or numpy may stand in the place of its name, and ``"model"`` is
+    relative to the working directory. A spec is checked when it is made, and does not change.
+
+    >>> import ferry
+    >>> rows = {"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}
+    >>> spec = ferry.Spec({
+    ...     "format": "ferry.spec/1",
+    ...     "tensors": [{"name": "w", "shape": [8, 4], "dtype": "bf16"}],
+    ...     "source": {"mesh": [["tp", 2]], "rules": [rows]},
+    ...     "destination": {"mesh": [["tp", 4]], "rules": [rows]},
+    ... })
+    >>> spec
+    <ferry.Spec of 1 tensor>
+    """
+
+    def __init__(
+        self,
+        source: Union[Mapping[str, Any], str, "os.PathLike[str]", None] = None,
+        *,
+        path: Optional[Path] = None,
+    ) -> None:
+        if (source is None) == (path is None):
+            raise InvalidInput(
+                "a spec is made of one thing: a dict or a JSON text, or path= with the file's name"
+            )
+        if path is None and isinstance(source, os.PathLike):
+            path, source = source, None
+        self._handle: _ferry.Spec
+        if path is not None:
+            self._handle = _ferry.spec_load(path)
+        elif isinstance(source, Mapping):
+            self._handle = _ferry.spec_parse(_text_of(source), "the spec")
+        elif isinstance(source, str):
+            self._handle = _ferry.spec_parse(source, "the spec")
+        else:
+            raise InvalidInput(
+                f"a spec cannot be made of type {type(source).__name__}: give a dict, a JSON text "
+                "or path="
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> "Spec":
+        """Reads a spec from a file, and the headers of the model that it names beside it."""
+        return cls(path=path)
+
+    @property
+    def n_tensors(self) -> int:
+        """How many tensors the model has, repeated entries expanded."""
+        return self._handle.tensor_count
+
+    def __repr__(self) -> str:
+        return f"<ferry.Spec of {_counted(self.n_tensors, 'tensor')}>"
+
+
+class Move(NamedTuple):
+    """One box of one tensor, from a rank to another or to itself.
+
+    Begins and lengths count in the local shards of receiver and sender; of flat shards, in the
+    shape before they were flattened (:attr:`Shard.full_shape`). ``length`` and ``src_length``
+    differ only where tensors are stacked, by leading ones.
+    """
+
+    task_id: int
+    tensor: str
+    source: Optional[str]  # what it is fed from, where the spec says so
+    dtype: str
+    from_rank: int
+    to_rank: int
+    dst_begin: Tuple[int, ...]
+    src_begin: Tuple[int, ...]
+    length: Tuple[int, ...]
+    src_length: Tuple[int, ...]
+    bytes: int
+
+    @property
+    def dst_slice(self) -> Tuple[slice, ...]:
+        """The box in the receiver's shard: ``shard[move.dst_slice]``."""
+        return tuple(slice(b, b + n) for b, n in zip(self.dst_begin, self.length))
+
+    @property
+    def src_slice(self) -> Tuple[slice, ...]:
+        """The box in the sender's shard."""
+        return tuple(slice(b, b + n) for b, n in zip(self.src_begin, self.src_length))
+
+
+class Shard(NamedTuple):
+    """What a rank holds of one tensor."""
+
+    dtype: str
+    shape: Tuple[int, ...]  # of the rank's memory; one-dimensional where it is flat
+    full_shape: Tuple[int, ...]  # in which moves count: what shape is without a flat cut
+    global_shape: Tuple[int, ...]
+    flat: Optional[Tuple[int, int]]  # the range of full_shape's elements that the rank has
+    bytes: int
+
+
+class RankBytes(NamedTuple):
+    """What one rank has to do."""
+
+    received: int  # bytes from other ranks
+    sent: int
+    local: int  # bytes from itself to itself
+    n_moves: int  # that it receives, those from itself included
+
+
+class Bound(NamedTuple):
+    """What no plan without relays can be faster than."""
+
+    seconds: Optional[float]  # None without a cluster in the spec
+    rank: int  # that decides; of a node, its first
+    reason: str  # egress, ingress, node_egress, node_ingress, or none
+    busiest_bytes: float  # the least that the busiest sender sends, whichever replicas send
+
+
+class Statistics(NamedTuple):
+    """What planning touched."""
+
+    n_tensors: int
+    layout_classes: int
+    replica_sets: int
+    holder_entries: int
+    cuts: int
+
+
+class Plan:
+    """Which box of which tensor goes from which rank to which. Made by :func:`plan`.
+
+    A plan keeps layout classes and not moves: these are made while they are asked for, so a plan of
+    thousands of ranks is small. It does not change, and several threads may use it. Two plans are
+    equal if their digests are.
+    """
+
+    def __init__(self, handle: "_ferry.Plan") -> None:
+        if not isinstance(handle, _ferry.Plan):
+            raise InvalidInput("a plan is made by ferry.plan(spec) or ferry.Plan.load(path)")
+        self._handle = handle
+
+    @classmethod
+    def load(cls, path: Path) -> "Plan":
+        """Plans again what :meth:`save` kept, and checks that the outcome is the same."""
+        return cls(_ferry.plan_load(path))
+
+    def save(self, path: Path) -> None:
+        """Saves what the plan is made from, and its digest: small whatever the number of moves."""
+        self._handle.save(path)
+
+    @property
+    def world_size(self) -> int:
+        """The plan's ranks are 0 to this - 1, those without any tensor included."""
+        return self._handle.world_size
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits of what the plan is made from."""
+        return self._handle.digest
+
+    @property
+    def n_moves(self) -> int:
+        """How many moves there are."""
+        return self._handle.totals[0]
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes between ranks, every replica counted."""
+        return self._handle.totals[1]
+
+    @property
+    def local_bytes(self) -> int:
+        """Bytes from a rank to itself."""
+        return self._handle.totals[2]
+
+    @property
+    def bound(self) -> Bound:
+        """What no plan without relays can be faster than."""
+        return Bound(*self._handle.bound)
+
+    @property
+    def statistics(self) -> Statistics:
+        """What planning touched."""
+        return Statistics(*self._handle.statistics)
+
+    def rank_bytes(self, rank: int) -> RankBytes:
+        """What one rank has to do."""
+        return RankBytes(*self._handle.rank_bytes(_rank(rank)))
+
+    def moves(self, rank: Optional[int] = None) -> Iterator[Move]:
+        """The moves that ``rank`` sends or receives, or all, in order of their task ids.
+
+        They are made one after the other, and only as far as they are asked for.
+
+        >>> import ferry
+        >>> whole = {"mesh": [], "rules": [{"match": "*"}]}
+        >>> plan = ferry.plan({
+        ...     "format": "ferry.spec/1",
+        ...     "tensors": [{"name": "w", "shape": [8, 4], "dtype": "bf16"}],
+        ...     "source": whole, "destination": dict(whole, first_rank=1),
+        ... })
+        >>> for move in plan.moves():
+        ...     print(move.tensor, move.from_rank, move.to_rank, move.dst_slice, move.bytes)
+        w 0 1 (slice(0, 8, None), slice(0, 4, None)) 64
+        """
+        tuples = self._handle.moves(None if rank is None else _rank(rank))
+        return map(tuple.__new__, repeat(Move), tuples)  # what Move._make does, without its call
+
+    def traffic(self, rank: Optional[int] = None) -> Dict[Tuple[int, int], int]:
+        """Bytes by ``(from, to)``, for pairs that have any; what stays is under ``(rank, rank)``.
+
+        With ``rank``, only what that rank sends or receives: of a plan of thousands of ranks, one
+        row and one column of the matrix.
+        """
+        return self._handle.traffic(None if rank is None else _rank(rank))
+
+    def shards(self, side: str, rank: int) -> Dict[str, Shard]:
+        """What ``rank`` holds on a side (``"source"`` or ``"destination"``), by tensor.
+
+        In the order of the spec, and also those without elements. Source tensors that no
+        destination wants are left out.
+        """
+        return {
+            name: Shard(dtype, full if flat is None else (flat[1] - flat[0],), full, whole, flat, n)
+            for name, dtype, full, whole, flat, n in self._handle.shards(side, _rank(rank))
+        }
+
+    def to_json(self, rank: Optional[int] = None, summary: bool = False) -> str:
+        """The plan as a text of the format ``ferry.plan/1``.
+
+        With ``rank``, only that rank's moves; with ``summary``, none.
+        """
+        return self._handle.write_json(None if rank is None else _rank(rank), summary)
+
+    def json(self, rank: Optional[int] = None, summary: bool = False) -> Dict[str, Any]:
+        """What :meth:`to_json` writes, as dicts and lists."""
+        parsed: Dict[str, Any] = json.loads(self.to_json(rank, summary))
+        return parsed
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ferry.Plan {self.digest[:8]}: {_counted(self.world_size, 'rank')}, "
+            f"{_counted(self.n_moves, 'move')}, {self.moved_bytes:,} bytes between ranks, "
+            f"{self.local_bytes:,} stay>"
+        )
+
+    def _repr_html_(self) -> str:
+        from ._plan_html import plan_html
+
+        return plan_html(self)
+
+
+def plan(
+    spec: Union[Spec, Mapping[str, Any], Path],
+    *,
+    replica: str = "balanced",
+    subset: Optional[str] = None,
+    lost_ranks: Iterable[int] = (),
+) -> Plan:
+    """Plans a spec: a :class:`Spec`, a dict, a JSON text, or the path of a file.
+
+    ``replica`` says how to choose among ranks that hold the same bytes: ``"balanced"``, so that the
+    busiest sends as little as possible, or ``"seed"``, by the rule of the reference planner. With
+    ``subset``, only destination tensors that fit the pattern (``*`` any text, ``?`` one byte).
+    Nothing comes from ``lost_ranks`` and nothing goes to them; if they alone held something, it is
+    :class:`InvalidPlan`, with the tensor, the slice and the ranks as attributes.
+
+    >>> import ferry
+    >>> rows = {"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}
+    >>> plan = ferry.plan({
+    ...     "format": "ferry.spec/1",
+    ...     "tensors": [{"name": "w", "shape": [8, 4], "dtype": "bf16"}],
+    ...     "source": {"mesh": [["tp", 2]], "rules": [rows]},
+    ...     "destination": {"mesh": [["tp", 4]], "rules": [rows]},
+    ... })
+    >>> plan.rank_bytes(1)
+    RankBytes(received=16, sent=32, local=0, n_moves=1)
+    >>> plan.traffic()
+    {(0, 0): 16, (0, 1): 16, (1, 2): 16, (1, 3): 16}
+    """
+    lost = [_rank(rank, "an entry of lost_ranks") for rank in lost_ranks]
+    return Plan(_ferry.plan_create(_spec_of(spec)._handle, replica, subset, lost))
+
+
+def _spec_of(spec: Union[Spec, Mapping[str, Any], Path]) -> Spec:
+    if isinstance(spec, Spec):
+        return spec
+    # No path begins with a brace, or it is given as ./{...
+    if isinstance(spec, str) and not spec.lstrip().startswith("{"):
+        return Spec(path=spec)
+    return Spec(spec)
+
+
+def _rank(rank: object, what: str = "the rank") -> int:
+    try:
+        return operator.index(rank)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidInput(f"{what} is {rank!r}, no whole number") from None
+
+
+def _text_of(source: Mapping[str, Any]) -> str:
+    """A spec as JSON, with the tensors of a model in the place of its path."""
+    model = source.get("model")
+    if isinstance(model, (str, os.PathLike)) and "tensors" not in source:
+        rest = {key: value for key, value in source.items() if key != "model"}
+        source = {**rest, "tensors": _tensors_of(model)}
+    return json_text(source, "the spec")
+
+
+def json_text(value: Mapping[str, Any], what: str) -> str:
+    """A spec or a layout as JSON."""
+    try:
+        return json.dumps(value, default=_plain, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{what} cannot be written as JSON: {error}") from None
+
+
+def _tensors_of(model: Path) -> List[Dict[str, Any]]:
+    """The entries of a model, as the library puts them in the place of its path."""
+    from ._checkpoint import inspect
+
+    entries = []
+    for name, dtype, shape, n_bytes in inspect(model):
+        n = math.prod(shape)
+        if dtype.lower() != dtype:  # a word of the files that ferry has no name for
+            fits = n > 0 and n_bytes % n == 0
+            dtype, shape = (f"bytes:{n_bytes // n}", shape) if fits else ("bytes:1", (n_bytes,))
+        entries.append({"name": name, "shape": shape, "dtype": dtype})
+    return entries
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for: numbers of numpy, other mappings and sequences, dtypes."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "__index__"):
+        return operator.index(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return _ferry.dtype_name(value)
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"

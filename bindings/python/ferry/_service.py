@@ -1,0 +1,478 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""The copy service: ranks register what they send and receive, and run that as often as wanted."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from typing import (
+    TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
+    Tuple, Union,
+)  # fmt: skip
+
+from . import _ferry
+from ._errors import Error, InvalidInput, Misuse
+
+if TYPE_CHECKING:
+    from ._ferry import Ledger as Ledger, Memory, Request as Request, World
+    from ._plan import Plan
+
+# (task_id, tensor, position, size, pe), and maybe a name for sentences.
+Registration = Sequence[Any]
+Tensors = Optional[Mapping[str, Any]]
+
+_CHECKSUMS = {"none": 0, "path": 1, "end": 2}
+_COMMITS = {"in-place": 0, "swap": 1}
+_PATHS = {"local": 1, "mapped": 2, "attach": 4, "remote": 8, "staged": 16}
+_STATES = ("untouched", "torn", "valid")
+_SPANS = ("pack", "wire", "unpack", "copy", "check", "wait")
+
+
+class Progress(NamedTuple):
+    """What a progress callback is told: bytes that this rank sends and receives."""
+
+    bytes_done: int
+    bytes_total: int
+    seconds: float
+
+
+class Statistics(NamedTuple):
+    """Numbers of this rank; from ``bytes_local`` on of its last run."""
+
+    n_runs: int
+    n_schedules: int
+    n_allocations: int
+    n_registrations: int
+    staging_bytes: int
+    bytes_local: int
+    bytes_mapped: int
+    bytes_attach: int
+    bytes_remote: int
+    bytes_staged: int
+    bytes_relayed: int
+    bytes_received: int
+    n_batches_sent: int
+    n_batches_received: int
+    seconds: float
+    seconds_pack: float
+    seconds_wire: float
+    seconds_unpack: float
+    seconds_check: float
+    seconds_wait: float
+
+
+class Peer(NamedTuple):
+    """A rank that this one exchanges bytes with, and how bytes get there."""
+
+    peer: int
+    paths: Tuple[str, ...]
+    engine: str
+    bytes_out: int
+    bytes_in: int
+
+
+class Destination(NamedTuple):
+    """A tensor that runs write: ``state`` is ``"untouched"``, ``"torn"`` or ``"valid"``.
+
+    ``tensor`` is the object that holds the version, the front one where runs swap; ``None`` for a
+    pointer. ``missing`` counts bytes of the last run, when it failed.
+    """
+
+    name: str
+    state: str
+    version: int
+    bytes: int
+    missing: int
+    address: int
+    tensor: Any
+
+
+class Span(NamedTuple):
+    """A batch of the last run and when it was handled, in seconds from the run's start."""
+
+    kind: str
+    peer: int
+    batch: int
+    bytes: int
+    begin: float
+    end: float
+
+
+def _choice(what: str, value: str, known: Dict[str, int]) -> int:
+    if value not in known:
+        raise InvalidInput(f"{what} is {value!r}: choose one of {', '.join(map(repr, known))}")
+    return known[value]
+
+
+def _path_flags(paths: Union[None, str, Iterable[str]]) -> int:
+    if paths is None:
+        return 0
+    names = [paths] if isinstance(paths, str) else list(paths)
+    if not names:
+        raise InvalidInput("paths is empty: name some, or leave it out for all")
+    flags = 0
+    for name in names:
+        flags |= _choice("a path", name, _PATHS)
+    return flags
+
+
+class RemoteCopyService:
+    """Carries bytes between the memories of ranks; sources and destinations are tensors.
+
+    Tensors may be of torch or numpy, or anything with the buffer protocol or DLPack in host memory,
+    or an ``int``, a pointer. Positions and sizes are **bytes** of a tensor's elements in row-major
+    order. Tensors with gaps between their rows go as they are, without a copy.
+
+    ``world`` is where the ranks are (default: :func:`ferry.world`, made by :meth:`init`), or
+    ``group`` a group of torch.distributed. ``engines`` chooses who carries bytes, such as
+    ``"shm"``; ``memory_cap`` bounds staging memory and ``slot_bytes`` a batch; ``threads`` copy on
+    this rank; ``checksum`` is ``"none"``, ``"path"`` or ``"end"``; with ``commit="swap"`` runs
+    write to the back one of two buffers; ``paths`` names those that may be used; ``relays=False``
+    keeps receivers from passing bytes on; ``trace`` keeps :meth:`spans`. Options are the same on
+    all ranks.
+
+    ``init``, ``schedule``, ``run``, ``start``, ``rebind``, ``recover`` and ``finalize`` are
+    collective: every rank calls them, in the same order. A service is used by one thread at a time.
+
+    >>> import ferry
+    >>> source, destination = bytearray(b"weights!"), bytearray(8)
+    >>> with ferry.RemoteCopyService() as service:
+    ...     service.init(log_level="WARN")
+    ...     service.register_send(7, source, 0, 8, dest_pe=0)
+    ...     service.register_receive(7, destination, 0, 8, src_pe=0)
+    ...     service.schedule()
+    ...     service.run()
+    >>> destination
+    bytearray(b'weights!')
+    """
+
+    def __init__(
+        self,
+        world: Optional["World"] = None,
+        *,
+        group: Any = None,
+        engines: Optional[str] = None,
+        memory_cap: Optional[int] = None,
+        slot_bytes: Optional[int] = None,
+        threads: Optional[int] = None,
+        checksum: str = "none",
+        commit: str = "in-place",
+        paths: Union[None, str, Iterable[str]] = None,
+        relays: bool = True,
+        trace: bool = False,
+    ) -> None:
+        if world is not None and group is not None:
+            raise InvalidInput("a service is of a world or of a group: give one of them")
+        self._options: Dict[str, Any] = {
+            "engines": engines,
+            "memory_cap": 0 if memory_cap is None else memory_cap,
+            "slot_bytes": 0 if slot_bytes is None else slot_bytes,
+            "threads": 0 if threads is None else threads,
+            "checksum": _choice("checksum", checksum, _CHECKSUMS),
+            "commit": _choice("commit", commit, _COMMITS),
+            "paths": _path_flags(paths),
+            "relays": relays,
+            "trace": trace,
+        }
+        self._world = world
+        self._group = group
+        self._owns_world = False
+        self._handle: Optional["_ferry.Service"] = None
+        self._finalized = False
+        self._pid = os.getpid()
+        self._report: Optional[Callable[[int, int, float], Any]] = None
+
+    # The life of a service.
+
+    def _own(self) -> "_ferry.Service":
+        if self._handle is not None:
+            return self._handle
+        if self._finalized:
+            raise Misuse("the service was finalized: make another one")
+        raise Misuse("the service was not initialized: call init() before")
+
+    def init(self, log_level: str = "INFO") -> None:
+        """Opens the transport. Collective; a second call does nothing.
+
+        Makes the world if none was given: of what torchrun, mpirun, srun or ``ferry launch`` have
+        set, or of torch.distributed's group. ``log_level`` is TRACE, DEBUG, INFO, WARN or ERROR.
+        """
+        if self._handle is not None and self._handle.initialized:
+            return
+        if self._finalized:
+            self._own()
+        self._make_world()
+        assert self._world is not None
+        handle = _ferry.service(self._world, **self._options)
+        handle.init(log_level)
+        self._handle = handle
+        _live.add(self)
+
+    def _make_world(self) -> None:
+        if self._world is not None:
+            return
+        if self._group is None:
+            from ._world import world
+
+            self._world = world()
+            return
+        from ._exchange import TorchExchange
+
+        self._world = _ferry.world_from_exchange(TorchExchange(self._group))
+        self._owns_world = True
+
+    def finalize(self) -> None:
+        """Frees everything. Collective; a second call does nothing."""
+        self._end(False)
+
+    def _end(self, quickly: bool) -> None:
+        handle = self._handle
+        if handle is not None:
+            try:
+                handle.finalize(quickly)
+            finally:
+                if not handle.initialized:
+                    self._handle = None
+        self._finalized = True
+        if self._owns_world and self._world is not None:
+            self._world.close()
+        self._world = None
+
+    def __enter__(self) -> "RemoteCopyService":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        # A block that failed here must not wait for ranks that know nothing of it.
+        self._end(raised[0] is not None)
+
+    @property
+    def my_pe(self) -> int:
+        """This PE, a rank of the world."""
+        return self._own().my_pe
+
+    @property
+    def n_pes(self) -> int:
+        """How many PEs there are."""
+        return self._own().n_pes
+
+    @property
+    def device(self) -> str:
+        """Where tensors lie: ``"cpu"``, as torch takes it."""
+        return "cpu"
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the service is between ``init`` and ``finalize``."""
+        return self._handle is not None and self._handle.initialized
+
+    # Registration.
+
+    def register_send(
+        self, task_id: int, src_tensor: Any, src_pos: int, size: Optional[int], dest_pe: int,
+        *, name: Optional[str] = None,
+    ) -> None:  # fmt: skip
+        """Bytes ``[src_pos, src_pos + size)`` of a tensor go to a PE, which may be this one.
+
+        ``size`` ``None`` is all that follows. Ids are unique for each pair of PEs, and the same at
+        both ends. The service holds the tensor until ``clear_requests`` or ``finalize``. Of a
+        tensor with gaps, a range is all of it or whole rows of one of its dims.
+        """
+        self._own().register(True, task_id, src_tensor, src_pos, size, dest_pe, name)
+
+    def register_receive(
+        self, task_id: int, dest_tensor: Any, dest_pos: int, size: Optional[int], src_pe: int,
+        *, name: Optional[str] = None,
+    ) -> None:  # fmt: skip
+        """Bytes ``[dest_pos, dest_pos + size)`` of a tensor come from a PE; see `register_send`."""
+        self._own().register(False, task_id, dest_tensor, dest_pos, size, src_pe, name)
+
+    def register_sends(self, sends: Iterable[Registration]) -> None:
+        """Many sends in one call, each ``(task_id, src_tensor, src_pos, size, dest_pe)``.
+
+        A sixth value is a name. What stands before one that is refused stays registered.
+        """
+        self._own().register_many(True, sends)
+
+    def register_receives(self, receives: Iterable[Registration]) -> None:
+        """Many receives, each ``(task_id, dest_tensor, dest_pos, size, src_pe)``."""
+        self._own().register_many(False, receives)
+
+    def bind(self, plan: "Plan", sources: Tensors = None, destinations: Tensors = None) -> None:
+        """Registers what this rank sends and receives of a plan, instead of anything before.
+
+        Both are dicts of the plan's names to this rank's shards: whole and contiguous. Tensors that
+        the plan does not know are ignored. With ``commit="swap"`` a destination is a pair ``(front,
+        back)``.
+        """
+        self._own().bind(getattr(plan, "_handle", plan), sources, destinations)
+
+    def rebind(self, sources: Tensors = None, destinations: Tensors = None) -> None:
+        """Other tensors for names of a bound plan, after ``schedule``. Collective."""
+        self._own().rebind(sources, destinations)
+
+    def clear_requests(self) -> None:
+        """Forgets what was registered, and the schedule."""
+        self._own().clear_requests()
+
+    # Runs.
+
+    def schedule(self) -> None:
+        """Compares what all ranks registered, and prepares runs. Collective.
+
+        Once for a set of registrations. :class:`ferry.InvalidInput` names what does not match: a
+        send without its receive, other sizes, two writers to one byte.
+        """
+        self._own().schedule()
+
+    def run(self) -> None:
+        """Moves the bytes, as often as wanted after one :meth:`schedule`. Collective.
+
+        Each run is a version, from 1 on. Ctrl-C, or an exception of a progress callback, cancels
+        the run on all ranks, which get :class:`ferry.Aborted`, and comes out here as itself; the
+        service can run again. Only where this rank has done its part and others keep it waiting
+        does Ctrl-C end the world instead, after half a deadline or at a second Ctrl-C.
+        A tensor whose memory is not where it was registered is named before anything moves; that is
+        known to this rank alone, and others wait for it meanwhile.
+        """
+        self._own().run(self._report)
+
+    def start(self) -> "Request":
+        """Begins a run and returns a request with ``test()``, ``wait()`` and ``cancel()``.
+
+        Bytes move within ``test``, which works for about a millisecond and tells whether the run
+        has ended, and within ``wait``. What the run ends with is raised by these.
+        """
+        return self._own().start(self._report)
+
+    def set_progress(self, progress: Optional[Callable[[Progress], Any]]) -> None:
+        """Has a function called about twenty times a second within runs, and at their end.
+
+        ``False`` cancels the run on all ranks. ``None`` takes the function away. It counts from the
+        next run on.
+        """
+        if progress is None:
+            self._report = None
+            return
+        if not callable(progress):
+            raise InvalidInput("a progress callback is a function of one ferry.Progress")
+        function = progress
+        self._report = lambda done, total, seconds: function(Progress(done, total, seconds))
+
+    # Versions.
+
+    @property
+    def version(self) -> int:
+        """The newest version that this rank knows to be whole on all ranks; 0: none."""
+        return self._own().version
+
+    def destinations(self) -> List[Destination]:
+        """What runs write on this rank, and which version of it is there."""
+        return [
+            Destination(name, _STATES[state], version, size, missing, address, tensor)
+            for name, state, version, size, missing, address, tensor in self._own().destinations()
+        ]
+
+    def recover(self, survivors: "World") -> int:
+        """After a loss, with ``World.shrink()``'s world: the version that all survivors have whole.
+
+        Collective over the survivors; 0 is none.
+        """
+        return self._own().recover(survivors)
+
+    def take_ledger(self) -> "Ledger":
+        """What the last run, which failed, has brought here: for :meth:`resume`."""
+        return self._own().take_ledger()
+
+    def resume(self, ledger: "Ledger") -> None:
+        """After ``bind`` and before ``schedule``: the next run moves only what is missing."""
+        self._own().resume(ledger)
+
+    # Memory and numbers.
+
+    def alloc(self, n_bytes: int) -> memoryview:
+        """Memory of ferry, which other ranks of the node map: bytes take one copy to get there.
+
+        Give it to ``numpy.frombuffer`` or ``torch.frombuffer``; it is zero and lives as long as
+        anything made of it. Take few large pieces. Allocate before ``register_receive``.
+        """
+        import ctypes
+
+        memory = self._own().alloc(n_bytes)
+        kind = type("Memory", (ctypes.c_ubyte * memory.bytes,), {})
+        block: Any = getattr(kind, "from_address")(memory.address)
+        block.memory = memory  # what is made of the block keeps it, and it keeps the memory
+        return memoryview(block).cast("B")
+
+    def statistics(self) -> Statistics:
+        """Numbers of this rank: how much took which path, and where time went."""
+        return Statistics(*self._own().statistics())
+
+    def peers(self) -> List[Peer]:
+        """The ranks that this one exchanges with, after ``schedule``."""
+        return [Peer(*one) for one in self._own().peers()]
+
+    def spans(self) -> List[Span]:
+        """The batches of the last run, with the option ``trace``."""
+        return [Span(_SPANS[one[0]], *one[1:]) for one in self._own().spans()]
+
+    def __repr__(self) -> str:
+        if self._handle is None or not self._handle.initialized:
+            return "<ferry.RemoteCopyService, %s>" % (
+                "finalized" if self._finalized else "not initialized"
+            )
+        return f"<ferry.RemoteCopyService, PE {self.my_pe} of {self.n_pes}>"
+
+    # Steps that the page names; schedule() does them.
+
+    def _segment_tasks(self) -> None:
+        """Tasks are cut into segments by ``schedule``, which knows both of their ends."""
+        self._own()
+
+    def _prepare_iter_schedules(
+        self,
+        schedule_batches: Mapping[int, Sequence[Any]],
+        workloads: Mapping[int, Sequence[Any]],
+        global_summaries: Mapping[Tuple[int, int, int], Any],
+        num_iterations: int,
+    ) -> List[Dict[str, Any]]:
+        """What this PE sends and receives in each iteration of a schedule of the page's scheduler.
+
+        A list of dicts with the keys ``send`` and ``recv``, each a batch or ``None``; batches get
+        their tasks, or the summary of them. Batches of a PE to itself are left out.
+        """
+        me = self.my_pe
+        iterations: List[Dict[str, Any]] = []
+        for number in range(num_iterations):
+            step: Dict[str, Any] = {"send": None, "recv": None}
+            for batch in schedule_batches.get(number, ()):
+                if batch.src_pe == batch.dest_pe:
+                    continue
+                if batch.src_pe == me:
+                    group = workloads[batch.dest_pe][batch.batch_index]
+                    batch.tasks, batch.total_size = group.tasks, group.total_size
+                    step["send"] = batch
+                elif batch.dest_pe == me:
+                    key = (batch.src_pe, batch.dest_pe, batch.batch_index)
+                    summary = global_summaries.get(key)
+                    batch.tasks_summary = summary
+                    batch.total_size = 0 if summary is None else summary.total_size
+                    step["recv"] = batch
+            iterations.append(step)
+        return iterations
+
+
+_live: "weakref.WeakSet[RemoteCopyService]" = weakref.WeakSet()
+
+
+def _finalize_all() -> None:
+    """At exit, before the world is left: others must not take this end for a death."""
+    for service in list(_live):
+        if service._pid == os.getpid():
+            try:
+                service._end(True)
+            except Error:
+                pass
+
+
+atexit.register(_finalize_all)

@@ -1,0 +1,79 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""The world of this process: made when it is first needed, left at exit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Optional
+
+from . import _ferry
+from ._errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ._ferry import World
+
+_default: Optional["World"] = None
+_owner = -1  # the process that made it
+
+
+def world() -> "World":
+    """The world of this process, which :func:`init` makes when it is first asked for.
+
+    >>> import ferry
+    >>> ferry.world().size
+    1
+    """
+    if _default is None or _default.closed or _owner != os.getpid():
+        return init()
+    return _default
+
+
+def init(group: Any = None, **options: Any) -> "World":
+    """Makes the world of this process, and makes it the one that :func:`world` returns.
+
+    Collective. The ranks are those of ``group``, a group of torch.distributed, or else of its
+    default group if that is initialised, or else of the environment (``RANK``, ``WORLD_SIZE`` and
+    what torchrun, mpirun, srun and ``ferry launch`` set), or else this process alone. ``options``
+    are those of a world: ``secret``, ``deadline``, ``entry_limit``, ``join_limit`` (seconds),
+    ``nodes`` and ``host``.
+    """
+    global _default, _owner
+    if _default is not None and not _default.closed and _owner == os.getpid():
+        if group is None and not options:
+            return _default
+        raise InvalidInput("the world of this process exists already: call ferry.shutdown() first")
+    _default = _make(group, options)
+    _owner = os.getpid()
+    return _default
+
+
+def _make(group: Any, options: Any) -> "World":
+    torch = sys.modules.get("torch")
+    distributed = None if torch is None else getattr(torch, "distributed", None)
+    if group is None and not (
+        distributed is not None and distributed.is_available() and distributed.is_initialized()
+    ):
+        if _described_by_environment():
+            return _ferry.world_from_environment(**options)
+        return _ferry.world_of_threads(1, **options)[0]
+    from ._exchange import TorchExchange
+
+    return _ferry.world_from_exchange(TorchExchange(group), **options)
+
+
+def _described_by_environment() -> bool:
+    names = ("RANK", "FERRY_RENDEZVOUS", "PMIX_RANK")
+    return any(name in os.environ for name in names)
+
+
+def shutdown() -> None:
+    """Leaves the world of this process; what stands on it is closed first by its owners."""
+    global _default
+    if _default is not None and _owner == os.getpid():
+        _default.close()
+    _default = None
+
+
+atexit.register(shutdown)

@@ -1,0 +1,30 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""What other packages have, in ferry's words: ``torch`` (DTensor), ``megatron`` and ``vllm``.
+
+Each is a module that is loaded when it is named, and none imports its package before it is used.
+
+>>> import ferry
+>>> Config = ferry.adapters.vllm.Config
+>>> Config(hidden_size=64, n_heads=4, intermediate_size=128, n_layers=2).head_dim
+16
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, List
+
+if TYPE_CHECKING:
+    from . import megatron as megatron, torch as torch, vllm as vllm
+
+__all__ = ["megatron", "torch", "vllm"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return importlib.import_module("." + name, __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,240 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Megatron-Core: a copy service for its resharding, and a refit of its modules without copies.
+
+    from ferry.adapters.megatron import FerryCopyService
+    swap_model_weights(training_model, inference_model, FerryCopyService())
+
+or, straight from parameter to parameter:
+
+    from ferry.adapters import megatron
+    megatron.refit(training_module, inference_module, num_experts=8)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from .._errors import InvalidInput, Misuse
+
+if TYPE_CHECKING:
+    from .._ferry import World
+    from .._refit import Refit, RefitResult
+    from .._service import RemoteCopyService
+
+__all__ = ["FerryCopyService", "prepare", "refit"]
+
+# Pairs without an id of their own get one from here on: their number among those of two ranks.
+FIRST_OWN_ID = 1 << 62
+
+Request = Tuple[int, Any, int, Optional[int], int]  # as register_sends takes it
+
+
+def _base() -> Any:
+    """The package's abstract class, so that isinstance holds; without the package, object."""
+    try:
+        return importlib.import_module("megatron.core.resharding.copy_services.base").CopyService
+    except Exception:  # the package fails in many ways where parts of it are missing
+        return object
+
+
+_Base: Any = _base()
+
+
+class FerryCopyService(_Base):  # type: ignore[misc]
+    """A ``CopyService`` of megatron-core: submit sends and receives, then run them as one.
+
+    Made on all ranks together. The ranks are those of ``group``, of torch.distributed's default
+    group, or of ``world``. ``options`` are those of :class:`ferry.RemoteCopyService`. Tensors may
+    have any strides. A run forgets what was submitted, whether it succeeds or fails. With ``keep``
+    the service holds on to the tensors of the last run: one that submits the same memory again
+    needs no new schedule.
+    """
+
+    def __init__(
+        self,
+        group: Any = None,
+        *,
+        world: Optional["World"] = None,
+        keep: bool = False,
+        **options: Any,
+    ) -> None:
+        from .._service import RemoteCopyService
+        from .._world import _make, world as default
+
+        if world is None:
+            world = default() if group is None else _make(group, {})
+        self._world = world
+        self._keep = keep
+        self._kept: Any = None  # what the schedule was made for
+        self._own_ids: Dict[Tuple[str, int], int] = {}
+        self._sends: List[Request] = []
+        self._receives: List[Request] = []
+        self._service: Optional["RemoteCopyService"] = RemoteCopyService(world, **options)
+        self._service.init(log_level="WARN")
+
+    @property
+    def rank(self) -> int:
+        return int(self._world.rank)
+
+    @property
+    def world_size(self) -> int:
+        return int(self._world.size)
+
+    @property
+    def service(self) -> "RemoteCopyService":
+        """What carries the bytes: its statistics tell how."""
+        if self._service is None:
+            raise Misuse("the copy service is closed")
+        return self._service
+
+    def submit_send(self, src_tensor: Any, dest_rank: int) -> None:
+        """The n-th send without an id to a rank meets its n-th receive without one from here."""
+        self._sends.append((self._own_id("send", dest_rank), src_tensor, 0, None, dest_rank))
+
+    def submit_recv(self, dest_tensor: Any, src_rank: int) -> None:
+        self._receives.append((self._own_id("receive", src_rank), dest_tensor, 0, None, src_rank))
+
+    def submit_send_with_id(self, task_id: int, src_tensor: Any, dest_rank: int) -> None:
+        self._sends.append((_checked(task_id), src_tensor, 0, None, dest_rank))
+
+    def submit_recv_with_id(self, task_id: int, dest_tensor: Any, src_rank: int) -> None:
+        self._receives.append((_checked(task_id), dest_tensor, 0, None, src_rank))
+
+    def _own_id(self, way: str, rank: int) -> int:
+        number = self._own_ids.get((way, rank), 0)
+        self._own_ids[way, rank] = number + 1
+        return FIRST_OWN_ID + number
+
+    def run(self) -> None:
+        """Collective: moves what all ranks submitted, and forgets it."""
+        sends, receives = self._sends, self._receives
+        self._sends, self._receives, self._own_ids = [], [], {}
+        service, done = self.service, False
+        try:
+            if not self._is_scheduled(sends, receives):
+                self._schedule(sends, receives)
+            service.run()
+            done = True
+        finally:
+            if not (self._keep and done):
+                self._kept = None
+                service.clear_requests()
+
+    def _is_scheduled(self, sends: Sequence[Request], receives: Sequence[Request]) -> bool:
+        """Whether every rank submitted the memory that the schedule is for."""
+        if not self._keep:
+            return False
+        from .._refit import agree
+
+        kept = ([_place(one) for one in sends], [_place(one) for one in receives])
+        same = agree(self._world, lambda: b"=" if kept == self._kept else b"!")
+        self._kept = kept
+        return all(one == b"=" for one in same)
+
+    def _schedule(self, sends: Sequence[Request], receives: Sequence[Request]) -> None:
+        from .._refit import agree
+
+        def register() -> bytes:
+            self.service.clear_requests()
+            self.service.register_sends([_detached(one) for one in sends])
+            self.service.register_receives([_detached(one) for one in receives])
+            return b""
+
+        agree(self._world, register)
+        self.service.schedule()
+
+    def close(self) -> None:
+        """Gives back what runs need; collective. The garbage collector does it too."""
+        service, self._service = self._service, None
+        if service is not None:
+            service.finalize()
+
+
+def _checked(task_id: int) -> int:
+    if not 0 <= task_id < FIRST_OWN_ID:
+        raise InvalidInput(f"task {task_id} is out of range: ids are 0 to 2^62 - 1")
+    return task_id
+
+
+def _place(request: Request) -> Tuple[Any, ...]:
+    task, tensor, _, _, rank = request
+    if not hasattr(tensor, "stride"):
+        return (task, id(tensor), rank)
+    where = (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
+    return (task, where, rank)
+
+
+def _detached(request: Request) -> Request:
+    task, tensor, at, size, rank = request
+    return (task, tensor.detach() if hasattr(tensor, "detach") else tensor, at, size, rank)
+
+
+# Modules.
+
+
+def _tensors_of(module: Any) -> Dict[str, Any]:
+    if module is None:
+        return {}
+    found = dict(module.named_buffers())
+    found.update(module.named_parameters())
+    return found
+
+
+def _taken(ops: Any, tensors: Dict[str, Any], side: str) -> List[Tuple[int, Any, int, str]]:
+    """Views of the tensors, one for each operation of a plan."""
+    found = []
+    for number, op in enumerate(ops):
+        tensor = tensors.get(op.param_name)
+        if tensor is None:
+            raise InvalidInput(
+                f'the {side} module has no parameter "{op.param_name}", which the plan moves',
+                tensor=op.param_name,
+            )
+        task = number if op.task_id is None else op.task_id
+        found.append((task, tensor.detach()[op.my_slice], op.peer_rank, op.param_name))
+    return found
+
+
+def prepare(
+    src_module: Any,
+    dst_module: Any,
+    num_experts: Optional[int] = None,
+    *,
+    world: Optional["World"] = None,
+    progress: Optional[Callable[[Any], Any]] = None,
+    **options: Any,
+) -> "Refit":
+    """Collective: a :class:`ferry.Refit` from module to module, to be run as often as wanted.
+
+    Planned by :mod:`ferry.resharding.planner`, on the modules' parameters and their
+    ``pg_collection``; either module is None on a rank without that side. The slices of parameters
+    are read and written where they are.
+    """
+    from .._refit import Refit
+    from ..resharding.planner import build_centralized_reshard_plan
+
+    plan = build_centralized_reshard_plan(src_module, dst_module, num_experts=num_experts)
+
+    def tasks() -> Any:
+        sends = _taken(plan.send_ops, _tensors_of(src_module), "source")
+        receives = _taken(plan.recv_ops, _tensors_of(dst_module), "destination")
+        return sends, receives
+
+    return Refit.of_tasks(tasks, world=world, progress=progress, **options)
+
+
+def refit(
+    src_module: Any,
+    dst_module: Any,
+    num_experts: Optional[int] = None,
+    *,
+    world: Optional["World"] = None,
+    progress: Optional[Callable[[Any], Any]] = None,
+    **options: Any,
+) -> "RefitResult":
+    """Collective: one run of what :func:`prepare` plans."""
+    with prepare(
+        src_module, dst_module, num_experts, world=world, progress=progress, **options
+    ) as planned:
+        return planned.run()

@@ -1,0 +1,317 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""DTensors: their placements as layouts of ferry, and refits between their state dicts.
+
+    from ferry.adapters.torch import refit
+    refit(trainer.state_dict(), server.state_dict())
+
+The two may lie on different device meshes of the same world, and a rank may be in only one of them.
+A plain tensor counts as a replica on every rank that has it. What a DTensor holds is what its
+``full_tensor()`` says: where a mesh does not list its ranks in ascending order, that is another
+order than the mesh's own, and uneven shards are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
+
+from .._errors import InvalidInput, Unsupported
+from .._refit import agree, dtype_name
+from . import _placements
+from ._placements import Holding, Piece
+
+if TYPE_CHECKING:
+    from .._ferry import World
+    from .._plan import Spec
+    from .._refit import Refit, RefitResult
+
+__all__ = ["layout_of", "prepare", "refit", "spec_of"]
+
+Local = Mapping[str, Any]
+Sides = Tuple[Dict[str, List[Holding]], Dict[str, List[Holding]]]
+
+
+# What a tensor says of itself.
+
+
+def _placement(placement: Any, name: str) -> _placements.Placement:
+    kind = type(placement).__name__
+    if kind == "_StridedShard":
+        return ("strided", int(placement.dim), int(placement.split_factor))
+    if placement.is_replicate():
+        return ("replicate", 0, 0)
+    if placement.is_shard():
+        return ("shard", int(placement.dim), 0)
+    raise Unsupported(
+        f'tensor "{name}" has the placement {placement!r}: only whole values can be moved; '
+        "redistribute() it to Replicate or Shard first",
+        tensor=name,
+    )
+
+
+def _holding(tensor: Any, name: str, rank: int) -> Holding:
+    dtype = dtype_name(tensor.dtype) or "bytes:%d" % tensor.element_size()
+    shape = tuple(int(extent) for extent in tensor.shape)
+    if not hasattr(tensor, "placements"):
+        return Holding(shape, dtype, (), (rank,), ())
+    placements = []
+    for placement in tensor.placements:
+        kind, dim, split = _placement(placement, name)
+        placements.append((kind, dim % len(shape) if shape else 0, split))
+    sizes = tuple(int(n) for n in tensor.device_mesh.mesh.shape)
+    listed = tuple(int(one) for one in tensor.device_mesh.mesh.flatten().tolist())
+    ranks = _placements.collective_order(sizes, listed)
+    holding = Holding(shape, dtype, sizes, ranks or listed, tuple(placements))
+    is_even = ranks is not None and _placements.is_even(holding)
+    if ranks != listed and not is_even and any(kind != "replicate" for kind, _, _ in placements):
+        raise Unsupported(
+            f'tensor "{name}" lies on a mesh of ranks {list(listed)} in shape {list(sizes)}: torch '
+            "counts coordinates as the mesh lists ranks, and its collectives take them in "
+            "ascending order, so its values are not defined here; list ranks in ascending order",
+            tensor=name,
+        )
+    return holding
+
+
+def layout_of(dtensor: Any, name: str = "tensor") -> Dict[str, Any]:
+    """A side of a ferry.spec/1 with one rule that matches everything: how this DTensor lies.
+
+    Every rank may ask; nobody talks. ``layout_of(weight)["mesh"]`` has an axis ``m0``, ``m1``, ...
+    for each dimension of the device mesh.
+    """
+    holding = _holding(dtensor, name, 0)
+    for dim, cut in _placements.cuts_of(holding).items():
+        if cut is None:
+            raise Unsupported(
+                f'tensor "{name}": no rule says how dim {dim} of {holding.shape[dim]} is cut by '
+                f"{tuple(dtensor.placements)!r}; refit() moves it in pieces",
+                tensor=name,
+            )
+    whole = Piece(name, (0,) * len(holding.shape), holding.shape, True)
+    side = _placements.side_of(holding)
+    side["rules"] = [{"match": "*", **_placements.rule_of(whole, holding)}]
+    return side
+
+
+# What all ranks say of theirs.
+
+
+def _tensors_of(state_dict: Optional[Local], rank: int) -> Dict[str, Holding]:
+    return {
+        name: _holding(tensor, name, rank)
+        for name, tensor in (state_dict or {}).items()
+        if hasattr(tensor, "element_size")
+    }
+
+
+def _described(holdings: Dict[str, Holding]) -> List[Any]:
+    """Few meshes and many tensors: the meshes are listed once."""
+    meshes: Dict[Tuple[Any, Any], int] = {}
+    tensors = []
+    for name, one in holdings.items():
+        at = meshes.setdefault((one.mesh, one.ranks), len(meshes))
+        tensors.append([name, one.shape, one.dtype, at, one.placements])
+    return [list(meshes), tensors]
+
+
+def _read(described: List[Any]) -> Dict[str, Holding]:
+    meshes = [(tuple(mesh), tuple(ranks)) for mesh, ranks in described[0]]
+    found = {}
+    for name, shape, dtype, at, placements in described[1]:
+        mesh, ranks = meshes[at]
+        ordered = tuple((kind, dim, split) for kind, dim, split in placements)
+        found[name] = Holding(tuple(shape), dtype, mesh, ranks, ordered)
+    return found
+
+
+def _gather(source: Optional[Local], destination: Optional[Local], world: "World") -> Sides:
+    """By side and name, the holdings of all ranks, in the order in which they are first met."""
+    def describe() -> bytes:
+        sides = [_tensors_of(side, world.rank) for side in (source, destination)]
+        return zlib.compress(json.dumps([_described(side) for side in sides]).encode())
+
+    sides: Sides = ({}, {})
+    said: Dict[bytes, Any] = {}
+    for rank, text in enumerate(agree(world, describe)):
+        if text not in said:
+            said[text] = [_read(side) for side in json.loads(zlib.decompress(text))]
+        for side, holdings in zip(sides, said[text]):
+            for name, one in holdings.items():
+                if not one.placements and one.mesh == ():  # plain: said by one, held by another
+                    one = Holding(one.shape, one.dtype, (), (rank,), ())
+                _join(side.setdefault(name, []), one, name, rank)
+    _check_complete(sides, said, world.size)
+    return sides
+
+
+def _join(known: List[Holding], one: Holding, name: str, rank: int) -> None:
+    if rank not in one.ranks:
+        return  # a DTensor is there also where its mesh is not; nothing of it is held
+    if known and (known[0].shape, known[0].dtype) != (one.shape, one.dtype):
+        raise InvalidInput(
+            f'tensor "{name}" is {list(known[0].shape)} of {known[0].dtype} on rank '
+            f"{known[0].ranks[0]}, but {list(one.shape)} of {one.dtype} on rank {rank}",
+            tensor=name,
+        )
+    if one not in known:
+        known.append(one)
+
+
+def _check_complete(sides: Sides, said: Any, size: int) -> None:
+    for side in sides:
+        for name, holdings in side.items():
+            for one in holdings:
+                if max(one.ranks) >= size:
+                    raise InvalidInput(
+                        f'tensor "{name}" lies on a mesh with rank {max(one.ranks)}, but the world '
+                        f"has {size} ranks: make it of all ranks of the meshes",
+                        tensor=name,
+                    )
+
+
+# From holdings to specs.
+
+
+class Job:
+    """A spec, and for each name in it the piece of a tensor and how both sides hold that."""
+
+    def __init__(self, source: Holding, destination: Holding) -> None:
+        self.sides = (source, destination)  # of any of its tensors: mesh and ranks are all alike
+        self.pieces: List[Tuple[Piece, Holding, Holding]] = []
+
+    def spec(self) -> Dict[str, Any]:
+        tensors: List[Dict[str, Any]] = []
+        rules: Tuple[Dict[str, Any], Dict[str, Any]] = ({}, {})
+        for piece, *sides in self.pieces:
+            dtype = sides[0].dtype
+            tensors.append({"name": piece.name, "shape": list(piece.shape), "dtype": dtype})
+            for of_side, holding in zip(rules, sides):
+                of_side[piece.name] = _placements.rule_of(piece, holding)
+        texts = [
+            {**_placements.side_of(side), "rules": _placements.rules_of(of_side)}
+            for side, of_side in zip(self.sides, rules)
+        ]
+        return {"format": "ferry.spec/1", "tensors": tensors, "source": texts[0],
+                "destination": texts[1]}  # fmt: skip
+
+    def shards(self, side: int, state_dict: Optional[Local], rank: int) -> Dict[str, Any]:
+        """This rank's local tensors by the names of the spec."""
+        found: Dict[str, Any] = {}
+        if state_dict is None or rank not in self.sides[side].ranks:
+            return found
+        for piece, *sides in self.pieces:
+            holding = sides[side]
+            if piece.tensor not in state_dict:
+                continue  # the plan says that it is missing, and what it would be
+            local = _local(state_dict[piece.tensor])
+            if piece.whole:
+                found[piece.name] = local
+                continue
+            box = _placements.local_box(piece, holding, rank)
+            if box is not None:
+                found[piece.name] = local[box]
+        return found
+
+
+def _local(tensor: Any) -> Any:
+    if hasattr(tensor, "placements"):
+        tensor = tensor.to_local()
+    return tensor.detach()
+
+
+def _jobs(sides: Sides) -> List[Job]:
+    sources, destinations = sides
+    jobs: Dict[Any, Job] = {}
+    for name, wanted in destinations.items():
+        if name not in sources:
+            raise InvalidInput(
+                f'tensor "{name}" is wanted on rank {wanted[0].ranks[0]}, and no rank has it as a '
+                "source: name both alike, or leave it out of the destination",
+                tensor=name,
+            )
+        source = _placements.stacked(name, sources[name])[0]
+        if (source.shape, source.dtype) != (wanted[0].shape, wanted[0].dtype):
+            raise InvalidInput(
+                f'tensor "{name}" is {list(source.shape)} of {source.dtype} at the source, but '
+                f"{list(wanted[0].shape)} of {wanted[0].dtype} at the destination",
+                tensor=name,
+            )
+        if math.prod(source.shape) == 0:
+            continue
+        for destination in _placements.stacked(name, wanted):
+            key = (source.mesh, source.ranks, destination.mesh, destination.ranks)
+            job = jobs.setdefault(key, Job(source, destination))
+            for piece in _placements.pieces_of(name, (source, destination)):
+                job.pieces.append((piece, source, destination))
+    return list(jobs.values())
+
+
+def _world(world: Optional["World"]) -> "World":
+    if world is not None:
+        return world
+    from .._world import world as default
+
+    return default()
+
+
+def spec_of(
+    source: Optional[Local], destination: Optional[Local], *, world: Optional["World"] = None
+) -> "Spec":
+    """Collective: the :class:`ferry.Spec` of a refit between two state dicts of DTensors.
+
+    Each rank gives what it has, or None. Where tensors lie on several meshes there is no one spec:
+    then :func:`refit` and :func:`prepare` move them by several.
+    """
+    from .._plan import Spec
+
+    jobs = _jobs(_gather(source, destination, _world(world)))
+    if len(jobs) != 1:
+        raise Unsupported(
+            f"the tensors need {len(jobs)} specs, one for each pair of meshes on which they lie; "
+            "refit() and prepare() make them"
+        )
+    return Spec(jobs[0].spec())
+
+
+def prepare(
+    source: Optional[Local],
+    destination: Optional[Local],
+    *,
+    world: Optional["World"] = None,
+    replica: str = "balanced",
+    progress: Any = None,
+    **options: Any,
+) -> "Refit":
+    """Collective: a :class:`ferry.Refit` between two state dicts, to be run as often as wanted.
+
+    The destination's local tensors are written where they are. ``options`` are those of
+    :class:`ferry.RemoteCopyService`. Entries that are no tensors are left alone.
+    """
+    from .._refit import Refit
+
+    own = _world(world)
+    jobs = _jobs(_gather(source, destination, own))
+    parts = [
+        (job.spec(), job.shards(0, source, own.rank), job.shards(1, destination, own.rank))
+        for job in jobs
+    ]
+    return Refit.of_parts(parts, world=own, replica=replica, progress=progress, **options)
+
+
+def refit(
+    source: Optional[Local],
+    destination: Optional[Local],
+    *,
+    world: Optional["World"] = None,
+    replica: str = "balanced",
+    progress: Any = None,
+    **options: Any,
+) -> "RefitResult":
+    """Collective: the values of the source's DTensors into the destination's, whatever their meshes
+    and placements. See :func:`prepare`, of which this is one run."""
+    with prepare(
+        source, destination, world=world, replica=replica, progress=progress, **options
+    ) as planned:
+        return planned.run()

@@ -1,0 +1,358 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Plans from modules, and from what each rank says of its own parameters.
+
+In a running job every rank calls :func:`build_centralized_reshard_plan` with its modules. Who has
+the metadata of all ranks in one process plans them with :func:`plan_roster`:
+
+>>> from ferry.resharding import ParameterMetadata, plan_roster
+>>> def rows(rank, ranks):
+...     return [ParameterMetadata("w", (8 // len(ranks), 4), "f32", 4, is_tp=True,
+...                               owner_rank=rank, tensor_parallel_group_ranks=ranks)]
+>>> roster = plan_roster([rows(0, [0]), None, None], [None, rows(1, [1, 2]), rows(2, [1, 2])])
+>>> [(op.peer_rank, op.my_slice[0]) for op in roster.for_rank(0).send_ops]
+[(1, slice(0, 4, None)), (2, slice(4, 8, None))]
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
+
+from .. import _errors, _ferry
+from .._errors import Error, InvalidInput
+from .utils import (
+    ParameterMetadata,
+    ReshardPlan,
+    ShardingDescriptor,
+    _distributed,
+    extract_all,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from .._ferry import Model
+
+logger = logging.getLogger(__name__)
+
+Transfer = Tuple[int, Tuple[slice, ...], Tuple[slice, ...]]
+Metadata = Sequence[ParameterMetadata]
+ByRank = Union[Sequence[Optional[Metadata]], Mapping[int, Optional[Metadata]]]
+
+
+def build_descriptors_for_param(
+    src_metadata: ParameterMetadata, dst_metadata: ParameterMetadata
+) -> list[ShardingDescriptor]:
+    """How a parameter is cut on both sides: one descriptor, or none if no side cuts it.
+
+    The ranks of each side times its local length must be equal, so that a parameter that is marked
+    as cut, but replicated, does not pass for shards: :class:`ferry.InvalidPlan`.
+    """
+    found = _ferry.build_descriptors(src_metadata, dst_metadata)
+    if found is None:
+        return []
+    src_ranks = src_metadata.tensor_parallel_group_ranks
+    dst_ranks = dst_metadata.tensor_parallel_group_ranks
+    return [ShardingDescriptor(*found, list(src_ranks or ()), list(dst_ranks or ()))]
+
+
+def plan_multi_dim_lcm(
+    param_name: str,
+    src_metadata: ParameterMetadata,
+    dst_metadata: ParameterMetadata,
+    descriptors: list[ShardingDescriptor],
+    my_global_rank: int,
+) -> list[Transfer]:
+    """What a rank receives of a parameter that a side cuts: (source rank, its slice, my slice).
+
+    It takes exactly one descriptor, which names the groups. Each side may have a stride, or packed
+    blocks. Slices are as long as they can be, in the order of the destination.
+
+    >>> from ferry.resharding import ParameterMetadata, build_descriptors_for_param
+    >>> from ferry.resharding import plan_multi_dim_lcm
+    >>> src = ParameterMetadata("w", (4,), "f32", 4, is_tp=True,
+    ...                         tensor_parallel_group_ranks=[0, 1])
+    >>> dst = ParameterMetadata("w", (8,), "f32", 4, is_tp=True,
+    ...                         tensor_parallel_group_ranks=[2])
+    >>> for transfer in plan_multi_dim_lcm("w", src, dst, build_descriptors_for_param(src, dst), 2):
+    ...     print(transfer)
+    (0, (slice(0, 4, None),), (slice(0, 4, None),))
+    (1, (slice(0, 4, None),), (slice(4, 8, None),))
+    """
+    return _ferry.transfers(
+        list(descriptors), param_name, src_metadata, dst_metadata, my_global_rank
+    )
+
+
+def finalize_dp_transfers(
+    param_name: str,
+    src_metadata: ParameterMetadata,
+    dst_metadata: ParameterMetadata,
+    my_global_rank: int,
+) -> list[Transfer]:
+    """What a rank receives of a parameter that no side cuts: all of it, from one rank.
+
+    Nothing outside of the destination's data-parallel group; from the rank itself if it is in the
+    source's group; else the ranks of that group take turns by the receiver's number.
+    """
+    return _ferry.transfers(
+        "replicated", param_name, src_metadata, dst_metadata, my_global_rank
+    )
+
+
+def determine_source_ranks_for_dst_param(
+    param_name: str,
+    src_metadata: ParameterMetadata,
+    dst_metadata: ParameterMetadata,
+    my_global_rank: int,
+) -> list[Transfer]:
+    """The one of the two above that fits the parameter."""
+    return _ferry.transfers("any", param_name, src_metadata, dst_metadata, my_global_rank)
+
+
+def build_centralized_reshard_plan(
+    src_module: Optional[torch.nn.Module],
+    dst_module: Optional[torch.nn.Module],
+    num_experts: Optional[int] = None,
+    *,
+    exchange: Any = None,
+    replica: str = "balanced",
+    subset: Optional[str] = None,
+    buffers: bool = True,
+) -> ReshardPlan:
+    """Collective: rank 0 plans for all ranks, and each gets its own sends and receives.
+
+    Either module may be None, on any rank: a rank that has only the destination, or only the
+    source, or nothing. A module has ``named_parameters()`` and ``pg_collection``, the groups of its
+    rank; modules whose ``layer_number`` says so are numbered over all pipeline stages. Persistent
+    buffers are planned like parameters.
+
+    The ranks are those of the default group of torch.distributed, if it is initialised, else those
+    of :func:`ferry.world`. ``exchange`` is another way to talk: an object with ``rank``, ``size``
+    and ``all_gather(bytes)``. ``replica`` says who sends what several ranks hold: "balanced" keeps
+    the busiest sender's bytes low, "seed" is the rule of
+    :func:`~ferry.resharding.utils.select_src_metadata_balanced`. ``subset`` is a pattern: only
+    destination parameters that fit it. If a rank fails, all fail with the same sentence.
+    """
+    options = (exchange, replica, subset, buffers)
+    return _build(True, src_module, dst_module, num_experts, *options)
+
+
+def build_local_reshard_plan(
+    src_module: Optional[torch.nn.Module],
+    dst_module: Optional[torch.nn.Module],
+    num_experts: Optional[int] = None,
+    *,
+    exchange: Any = None,
+    replica: str = "balanced",
+    subset: Optional[str] = None,
+    buffers: bool = True,
+) -> ReshardPlan:
+    """The same plan, but every rank gathers all descriptions and derives its own part of it."""
+    options = (exchange, replica, subset, buffers)
+    return _build(False, src_module, dst_module, num_experts, *options)
+
+
+def _build(
+    centralized: bool,
+    src_module: Any,
+    dst_module: Any,
+    num_experts: Optional[int],
+    exchange: Any,
+    replica: str,
+    subset: Optional[str],
+    buffers: bool,
+) -> ReshardPlan:
+    talk = _default_exchange() if exchange is None else exchange
+    models: List[Optional["Model"]] = [None, None]
+    names: Set[str] = set()
+    failure: Optional[Exception] = None
+    try:
+        for i, (side, module) in enumerate((("source", src_module), ("destination", dst_module))):
+            if module is not None:
+                listed = describe_module(module, talk.rank, num_experts, side, buffers)
+                names.update(m.resolved_name or m.name for m in listed)
+                models[i] = _ferry.make_model(listed, talk.rank, num_experts)
+    except Exception as error:
+        failure = error
+    _agree(talk, failure)
+    try:
+        core = _ferry.build_rank_plan(models[0], models[1], talk, centralized, replica, subset)
+    except Error as error:
+        raise _named(error, names)
+    logger.info("rank %d: %d sends, %d receives", talk.rank, core.n_sends, core.n_recvs)
+    return ReshardPlan._of(core)
+
+
+def _default_exchange() -> Any:
+    from .._exchange import TorchExchange, WorldExchange
+
+    if _distributed() is not None:
+        return TorchExchange()
+    from .._world import world
+
+    return WorldExchange(world())
+
+
+def _agree(exchange: Any, failure: Optional[Exception]) -> None:
+    """A rank that cannot say what it has must not leave the others waiting: all raise what it says.
+
+    Costs one exchange of a few bytes.
+    """
+    status = failure.status if isinstance(failure, Error) else "ERR_INVALID_INPUT"
+    tensor = failure.tensor if isinstance(failure, Error) and failure.tensor else ""
+    text = str(failure) if isinstance(failure, Error) else f"{type(failure).__name__}: {failure}"
+    own = "" if failure is None else "\0".join((status, tensor, text))
+    for rank, said in enumerate(exchange.all_gather(own.encode())):
+        if said:
+            status, tensor, text = bytes(said).decode().split("\0", 2)
+            kind = _errors._BY_STATUS.get(status, InvalidInput)
+            error = kind(f"rank {rank}: {text}", tensor=tensor or None, ranks=(rank,))
+            raise error from (failure if rank == exchange.rank else None)
+
+
+def _named(error: Error, names: Iterable[str]) -> Error:
+    """The library's sentences begin with the name of the parameter, or have it in quotes."""
+    if error.tensor is None:
+        known = set(names)
+        for word in re.findall(r'[^\s",:]+', str(error)):
+            if word in known:
+                error.tensor = word
+                break
+    return error
+
+
+def describe_module(
+    module: Any,
+    rank: int,
+    num_experts: Optional[int] = None,
+    side: str = "given",
+    buffers: bool = True,
+) -> List[ParameterMetadata]:
+    """What a rank says of all parameters of a module, and of its persistent buffers.
+
+    The module's ``pg_collection`` has the groups of the rank.
+    """
+    groups = getattr(module, "pg_collection", None)
+    if groups is None:
+        raise InvalidInput(
+            f"the {side} module has no pg_collection: set it to an object with the groups of its "
+            "rank, tp, expt_tp, ep, dp and pp, as lists of ranks or groups of torch.distributed",
+            ranks=(rank,),
+        )
+    named = list(module.named_parameters(recurse=True))
+    if buffers:
+        named.extend(_persistent_buffers(module))
+    return extract_all(named, rank, groups, num_experts, build_layer_module_prefix_map(module))
+
+
+def _persistent_buffers(module: Any) -> Iterator[Tuple[str, Any]]:
+    for prefix, part in module.named_modules():
+        passing = getattr(part, "_non_persistent_buffers_set", ())
+        for name, buffer in getattr(part, "_buffers", {}).items():
+            if buffer is not None and name not in passing:
+                yield (f"{prefix}.{name}" if prefix else name), buffer
+
+
+def build_layer_module_prefix_map(module: Any) -> Dict[str, str]:
+    """From the layers' names on this pipeline stage to those in the whole model.
+
+    A layer has a ``layer_number``, counted from 1 over all stages, and a number for a name:
+    "decoder.layers.0" with the layer_number 17 is "decoder.layers.16".
+    """
+    prefixes = {}
+    for name, part in module.named_modules():
+        number = getattr(part, "layer_number", None)
+        parent, _, last = name.rpartition(".")
+        if isinstance(number, int) and last.isdigit():
+            prefixes[name] = f"{parent}.{number - 1}" if parent else str(number - 1)
+    return prefixes
+
+
+class RosterPlan:
+    """The plan of all ranks of a roster, of which each rank's part can be had."""
+
+    def __init__(self, core: Any, models: List[Tuple[Optional["Model"], Optional["Model"]]]):
+        self._core = core
+        self._models = models
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return len(self._models)
+
+    @property
+    def digest(self) -> str:
+        """Of the plan: equal wherever it is made."""
+        return str(self._core.digest)
+
+    @property
+    def plan(self) -> Any:
+        """The same as a :class:`ferry.Plan`: totals, bounds, moves by names of the whole model."""
+        from .._plan import Plan
+
+        return Plan(self._core)
+
+    def for_rank(self, rank: int) -> ReshardPlan:
+        """What one rank sends and receives, with the names of its own models."""
+        if not 0 <= rank < self.world_size:
+            raise InvalidInput(f"rank {rank} is none of the plan's {self.world_size} ranks")
+        return ReshardPlan._of(_ferry.rank_plan(self._core, rank, *self._models[rank]))
+
+
+def plan_roster(
+    src_by_rank: ByRank,
+    dst_by_rank: ByRank,
+    num_experts: Optional[int] = None,
+    *,
+    replica: str = "balanced",
+    subset: Optional[str] = None,
+) -> RosterPlan:
+    """Plans for all ranks in one process, from the metadata of all.
+
+    Both are lists by rank, or dicts: the metadata that a rank has on that side, or None.
+    """
+    sides = [_by_rank(src_by_rank, "src_by_rank"), _by_rank(dst_by_rank, "dst_by_rank")]
+    n_ranks = max((rank + 1 for side in sides for rank in side), default=0)
+    if n_ranks == 0:
+        raise InvalidInput("a roster needs at least one rank")
+    roster = _ferry.make_roster(n_ranks)
+    models = []
+    for rank in range(n_ranks):
+        own = [side.get(rank) for side in sides]
+        src, dst = (None if m is None else _ferry.make_model(m, rank, num_experts) for m in own)
+        models.append((src, dst))
+        roster.set(rank, src, dst)
+    try:
+        return RosterPlan(roster.plan(replica, subset), models)
+    except Error as error:
+        listed = (m for side in sides for metas in side.values() for m in metas or ())
+        raise _named(error, (m.resolved_name or m.name for m in listed))
+
+
+def _by_rank(given: ByRank, name: str) -> Dict[int, Optional[Metadata]]:
+    if isinstance(given, Mapping):
+        if any(not isinstance(rank, int) or rank < 0 for rank in given):
+            raise InvalidInput(f"{name} has a key that is no rank")
+        return dict(given)
+    return dict(enumerate(given))
+
+
+_build_descriptors_for_param = build_descriptors_for_param
+_plan_multi_dim_lcm = plan_multi_dim_lcm
+_finalize_dp_transfers = finalize_dp_transfers
+_determine_source_ranks_for_dst_param = determine_source_ranks_for_dst_param

@@ -1,0 +1,447 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Checkpoints on disk. An opened one is immutable and plain memory: several threads may read it at
+ * once, and a child of fork may go on with its copy. So it needs no fp_use. A conversion lives
+ * within one call.
+ */
+#include "binding.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef unsigned long long ull;
+
+typedef struct fp_checkpoint {
+    PyObject_HEAD ferry_checkpoint *checkpoint;
+} fp_checkpoint;
+
+static PyTypeObject *checkpoint_type;
+
+/* While a call works without the interpreter's lock, and is asked now and then to tell. */
+typedef struct watch {
+    PyObject      *progress; /* (optional) */
+    PyObject      *digests;  /* (optional) a dict that is filled */
+    PyThreadState *thread;
+    PyObject      *type, *value, *trace; /* what was raised meanwhile */
+} watch;
+
+static void begin(watch *w)
+{
+    w->thread = PyEval_SaveThread();
+}
+
+/* False with an exception: what was raised meanwhile, or the failure of the call. */
+static bool end(watch *w, ferry_status status, const ferry_error *error)
+{
+    PyEval_RestoreThread(w->thread);
+    if (w->type != NULL) {
+        PyErr_Restore(w->type, w->value, w->trace);
+        return false;
+    }
+    if (status != FERRY_OK) {
+        fp_raise(status, error->message);
+        return false;
+    }
+    return true;
+}
+
+static void keep_raised(watch *w)
+{
+    if (PyErr_Occurred() && w->type == NULL) {
+        PyErr_Fetch(&w->type, &w->value, &w->trace);
+    }
+    PyErr_Clear();
+}
+
+/* A ferry_work_progress_fn. A callback that returns False asks to stop; None goes on. */
+static bool tell(void *context, const ferry_work_progress *p)
+{
+    watch *w = context;
+    PyEval_RestoreThread(w->thread);
+    bool goes_on = w->type == NULL && PyErr_CheckSignals() == 0;
+    if (goes_on && w->progress != NULL) {
+        PyObject *said = PyObject_CallFunction(w->progress, "sKKd", p->phase, (ull)p->done_bytes,
+                                               (ull)p->total_bytes, p->seconds);
+        goes_on        = said != NULL && said != Py_False;
+        Py_XDECREF(said);
+    }
+    keep_raised(w);
+    w->thread = PyEval_SaveThread();
+    return goes_on;
+}
+
+static void note_digest(void *context, const char *tensor, uint64_t bytes, uint64_t digest)
+{
+    watch *w = context;
+    (void)bytes;
+    PyEval_RestoreThread(w->thread);
+    PyObject *number = PyLong_FromUnsignedLongLong(digest);
+    if (number != NULL) {
+        PyDict_SetItemString(w->digests, tensor, number);
+    }
+    Py_XDECREF(number);
+    keep_raised(w);
+    w->thread = PyEval_SaveThread();
+}
+
+/* Looking at one. */
+
+static ferry_checkpoint *get(PyObject *object)
+{
+    return ((fp_checkpoint *)object)->checkpoint;
+}
+
+static PyObject *checkpoint_open(PyObject *module, PyObject *path)
+{
+    (void)module;
+    PyObject         *bytes;
+    ferry_checkpoint *checkpoint;
+    ferry_error       error;
+    ferry_status      status;
+    if (!PyUnicode_FSConverter(path, &bytes)) {
+        return NULL;
+    }
+    const char    *text   = PyBytes_AsString(bytes);
+    PyThreadState *thread = PyEval_SaveThread();
+    status                = ferry_checkpoint_open(text, &checkpoint, &error);
+    PyEval_RestoreThread(thread);
+    Py_DECREF(bytes);
+    if (status != FERRY_OK) {
+        return fp_raise(status, error.message);
+    }
+    fp_checkpoint *own = PyObject_New(fp_checkpoint, checkpoint_type);
+    if (own == NULL) {
+        ferry_checkpoint_destroy(checkpoint);
+        return NULL;
+    }
+    own->checkpoint = checkpoint;
+    return (PyObject *)own;
+}
+
+static PyObject *get_totals(PyObject *self, void *unused)
+{
+    (void)unused;
+    ferry_checkpoint_totals t = FERRY_CHECKPOINT_TOTALS_INIT;
+    ferry_error             error;
+    ferry_status            status = ferry_checkpoint_get_totals(get(self), &t, &error);
+    if (status != FERRY_OK) {
+        return fp_raise(status, error.message);
+    }
+    return Py_BuildValue("NKKKK", PyBool_FromLong(t.is_sharded), (ull)t.n_files, (ull)t.n_tensors,
+                         (ull)t.file_bytes, (ull)t.tensor_bytes);
+}
+
+/* (name, rank or None, bytes, tensors) */
+static PyObject *file_tuple(const ferry_checkpoint_file *file, bool is_sharded)
+{
+    PyObject *name = PyUnicode_DecodeFSDefault(file->name);
+    PyObject *rank =
+        is_sharded ? PyLong_FromUnsignedLong(file->rank) : (Py_INCREF(Py_None), Py_None);
+    if (name == NULL || rank == NULL) {
+        Py_XDECREF(name);
+        Py_XDECREF(rank);
+        return NULL;
+    }
+    return Py_BuildValue("NNKK", name, rank, (ull)file->bytes, (ull)file->n_tensors);
+}
+
+static PyObject *file_at(PyObject *self, PyObject *number)
+{
+    ferry_checkpoint_totals totals = FERRY_CHECKPOINT_TOTALS_INIT;
+    ferry_checkpoint_file   file   = FERRY_CHECKPOINT_FILE_INIT;
+    uint64_t                index;
+    ferry_error             error;
+    if (!fp_u64(number, "the index of a file", &index)) {
+        return NULL;
+    }
+    ferry_status status = ferry_checkpoint_get_totals(get(self), &totals, &error);
+    if (status == FERRY_OK) {
+        status = ferry_checkpoint_file_at(get(self), index, &file, &error);
+    }
+    return status == FERRY_OK ? file_tuple(&file, totals.is_sharded)
+                              : fp_raise(status, error.message);
+}
+
+/* The file's word for a type by its name in ferry; the word itself where there is none. */
+static const char *name_of_word(const char *text)
+{
+#define TRY(kind, number, name, safetensors, bits)                                                 \
+    if (strcmp(text, safetensors) == 0) {                                                          \
+        return name;                                                                               \
+    }
+    FERRY_DTYPE_MAP(TRY)
+#undef TRY
+    return text;
+}
+
+static PyObject *tensor_at(PyObject *self, PyObject *number)
+{
+    ferry_checkpoint_tensor t = FERRY_CHECKPOINT_TENSOR_INIT;
+    uint64_t                index;
+    ferry_error             error;
+    if (!fp_u64(number, "the index of a tensor", &index)) {
+        return NULL;
+    }
+    ferry_status status = ferry_checkpoint_tensor_at(get(self), index, &t, &error);
+    if (status != FERRY_OK) {
+        return fp_raise(status, error.message);
+    }
+    PyObject *shape = fp_u64_tuple(t.shape, t.n_dims);
+    return shape == NULL
+               ? NULL
+               : Py_BuildValue("ssNK", t.name, name_of_word(t.dtype), shape, (ull)t.bytes);
+}
+
+static PyObject *write_layout(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    const ferry_checkpoint *checkpoint = get(self);
+    fp_text                 text       = {NULL, 0, 0};
+    ferry_error             error;
+    ferry_status            status;
+    PyThreadState          *thread = PyEval_SaveThread();
+    status = ferry_checkpoint_write_layout(checkpoint, fp_text_write, &text, &error);
+    PyEval_RestoreThread(thread);
+    if (status != FERRY_OK) {
+        fp_text_clear(&text);
+        return fp_raise(status, error.message);
+    }
+    return fp_text_take(&text);
+}
+
+static void dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    ferry_checkpoint_destroy(get(self));
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+/* Converting. */
+
+typedef struct conversion {
+    ferry_checkpoint        *from;
+    const char              *to;
+    PyObject                *path; /* bytes; NULL: none was given */
+    ferry_conversion_options options;
+    bool                     resume, dry_run;
+    ferry_conversion        *made;
+    ferry_conversion_totals  totals;
+    ferry_conversion_result  result;
+    bool                     has_estimate;
+    double                   estimate;
+} conversion;
+
+static ferry_status run(conversion *c, const char *path, watch *w, ferry_error *error)
+{
+    ferry_conversion_run_options options = FERRY_CONVERSION_RUN_OPTIONS_INIT;
+    options.resume                       = c->resume;
+    options.progress                     = tell;
+    options.context                      = w;
+    return ferry_conversion_run(c->made, path, &options, &c->result, error);
+}
+
+static ferry_status estimate(conversion *c, const char *path, ferry_error *error)
+{
+    ferry_status status = path == NULL
+                              ? FERRY_ERR_UNSUPPORTED
+                              : ferry_conversion_estimate(c->made, path, &c->estimate, error);
+    c->has_estimate     = status == FERRY_OK;
+    return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status;
+}
+
+/* Without the interpreter's lock. */
+static ferry_status work(conversion *c, const char *path, watch *w, ferry_error *error)
+{
+    ferry_status status = ferry_conversion_create(c->from, c->to, &c->options, &c->made, error);
+    if (status == FERRY_OK) {
+        status = ferry_conversion_get_totals(c->made, &c->totals, error);
+    }
+    if (status == FERRY_OK) {
+        status = c->dry_run ? estimate(c, path, error) : run(c, path, w, error);
+    }
+    return status;
+}
+
+static PyObject *list_files(const conversion *c)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < c->totals.n_files; i++) {
+        ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
+        ferry_error           error;
+        ferry_status          status = ferry_conversion_file_at(c->made, i, &file, &error);
+        PyObject             *tuple  = status == FERRY_OK ? file_tuple(&file, c->totals.is_sharded)
+                                                          : fp_raise(status, error.message);
+        if (tuple == NULL || PyList_Append(list, tuple) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(tuple);
+    }
+    return list;
+}
+
+static PyObject *list_replicated(const conversion *c)
+{
+    PyObject   *list = PyList_New(0);
+    const char *name;
+    for (size_t i = 0; list != NULL && (name = ferry_conversion_replicated_at(c->made, i)); i++) {
+        PyObject *text = PyUnicode_FromString(name);
+        if (text == NULL || PyList_Append(list, text) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(text);
+    }
+    return list;
+}
+
+/* What was done, by the names of ferry.ConversionResult's fields. */
+static PyObject *report(const conversion *c)
+{
+    PyObject *files      = list_files(c);
+    PyObject *replicated = files == NULL ? NULL : list_replicated(c);
+    PyObject *seconds =
+        c->has_estimate ? PyFloat_FromDouble(c->estimate) : (Py_INCREF(Py_None), Py_None);
+    PyObject *made = NULL;
+    if (replicated != NULL && seconds != NULL) {
+        made = Py_BuildValue("{s:O,s:K,s:K,s:K,s:O,s:O,s:K,s:K,s:K,s:d,s:d,s:O}", "is_sharded",
+                             c->totals.is_sharded ? Py_True : Py_False, "n_tensors",
+                             (ull)c->totals.n_tensors, "read_bytes", (ull)c->totals.read_bytes,
+                             "file_bytes", (ull)c->totals.file_bytes, "files", files, "replicated",
+                             replicated, "written_bytes", (ull)c->result.written_bytes,
+                             "resumed_bytes", (ull)c->result.resumed_bytes, "n_checked",
+                             (ull)c->result.n_checked, "seconds", c->result.seconds, "copy_seconds",
+                             c->result.copy_seconds, "estimated_seconds", seconds);
+    }
+    Py_XDECREF(files);
+    Py_XDECREF(replicated);
+    Py_XDECREF(seconds);
+    return made;
+}
+
+static PyObject *convert_all(conversion *c, PyObject *progress)
+{
+    watch       w    = {.progress = progress == Py_None ? NULL : progress};
+    const char *path = c->path == NULL ? NULL : PyBytes_AsString(c->path);
+    ferry_error error;
+    begin(&w);
+    ferry_status   status = work(c, path, &w, &error);
+    PyObject      *made   = end(&w, status, &error) ? report(c) : NULL;
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_conversion_destroy(c->made);
+    PyEval_RestoreThread(thread);
+    return made;
+}
+
+/* Numbers: 0 is the default. */
+static bool conversion_options(conversion *c, PyObject *cast, PyObject *part, PyObject *cap,
+                               PyObject *threads)
+{
+    ferry_dtype dtype = {0, 0};
+    bool        good  = (cast == Py_None || fp_dtype_of(cast, &dtype)) &&
+                fp_u64(part, "part_bytes", &c->options.part_bytes) &&
+                fp_u64(cap, "memory_cap", &c->options.memory_cap_bytes) &&
+                fp_u32(threads, "threads", &c->options.n_threads);
+    c->options.cast = dtype.kind;
+    return good;
+}
+
+static PyObject *convert(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"checkpoint", "to",      "path",   "subset",  "cast",     "part_bytes",
+                            "memory_cap", "threads", "resume", "dry_run", "progress", NULL};
+    conversion   c       = {.options = FERRY_CONVERSION_OPTIONS_INIT,
+                            .totals  = FERRY_CONVERSION_TOTALS_INIT,
+                            .result  = FERRY_CONVERSION_RESULT_INIT};
+    PyObject    *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress;
+    int          resume, dry_run;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOOOOppO", names, checkpoint_type, &from,
+                                     PyUnicode_FSConverter, &to, &path, &c.options.subset, &cast,
+                                     &part, &cap, &threads, &resume, &dry_run, &progress)) {
+        return NULL;
+    }
+    PyObject *made = NULL;
+    c.from         = get(from);
+    c.to           = PyBytes_AsString(to);
+    c.resume       = resume != 0;
+    c.dry_run      = dry_run != 0;
+    if (path == Py_None && !c.dry_run) {
+        fp_raise(FERRY_ERR_INVALID_INPUT, "dst is missing: only a dry run does without it");
+    } else if ((path == Py_None || PyUnicode_FSConverter(path, &c.path)) &&
+               conversion_options(&c, cast, part, cap, threads)) {
+        made = convert_all(&c, progress);
+    }
+    Py_XDECREF(c.path);
+    Py_DECREF(to);
+    return made;
+}
+
+/* Comparing. */
+
+static PyObject *compare(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"a", "b", "memory_cap", "threads", "digests", "progress", NULL};
+    PyObject    *a, *b, *cap, *threads, *digests, *progress;
+    ferry_compare_options options = FERRY_COMPARE_OPTIONS_INIT;
+    ferry_compare_result  result  = FERRY_COMPARE_RESULT_INIT;
+    ferry_error           error;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OOOO", names, checkpoint_type, &a,
+                                     checkpoint_type, &b, &cap, &threads, &digests, &progress) ||
+        !fp_u64(cap, "memory_cap", &options.memory_cap_bytes) ||
+        !fp_u32(threads, "threads", &options.n_threads)) {
+        return NULL;
+    }
+    watch w          = {.progress = progress == Py_None ? NULL : progress, .digests = digests};
+    options.progress = tell;
+    options.visitor  = digests == Py_None ? NULL : note_digest;
+    options.context  = &w;
+    begin(&w);
+    ferry_status status = ferry_checkpoint_compare(get(a), get(b), &options, &result, &error);
+    if (!end(&w, status, &error)) {
+        return NULL;
+    }
+    return Py_BuildValue("KKKKd", (ull)result.n_tensors, (ull)result.tensor_bytes,
+                         (ull)result.n_replicas, (ull)result.n_checked, result.seconds);
+}
+
+static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)type, (void)args, (void)kwargs;
+    return fp_raise(FERRY_ERR_MISUSE, "checkpoints are opened by ferry.inspect");
+}
+
+bool fp_add_checkpoint(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        {"file_at", file_at, METH_O, "(name, rank or None, bytes, tensors)"},
+        {"tensor_at", tensor_at, METH_O, "(name, dtype, shape, bytes) of a whole tensor."},
+        {"write_layout", write_layout, METH_NOARGS, "The layout as JSON; null of a logical one."},
+        {NULL, NULL, 0, NULL},
+    };
+    static PyGetSetDef properties[] = {
+        {"totals", get_totals, NULL, "(sharded, files, tensors, file bytes, tensor bytes)", NULL},
+        {NULL, NULL, NULL, NULL, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, (void *)"A checkpoint whose headers have been read."},
+        {Py_tp_new, (void *)refuse_new},
+        {Py_tp_methods, methods},
+        {Py_tp_getset, properties},
+        {Py_tp_dealloc, (void *)dealloc},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {.name      = "ferry._ferry.Checkpoint",
+                               .basicsize = sizeof(fp_checkpoint),
+                               .flags     = Py_TPFLAGS_DEFAULT,
+                               .slots     = slots};
+#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
+    static PyMethodDef functions[] = {
+        {"checkpoint_open", checkpoint_open, METH_O, "Opens a checkpoint."},
+        {"convert", KEYWORDS(convert), "Converts a checkpoint, or says what that would write."},
+        {"compare", KEYWORDS(compare), "(tensors, bytes, replicas, checksums, seconds) of equals."},
+        {NULL, NULL, 0, NULL},
+    };
+    checkpoint_type = fp_add_type(module, &spec);
+    return checkpoint_type != NULL && fp_add_functions(module, functions);
+}

@@ -1,0 +1,601 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "mixed.h"
+
+#include "guard.h"
+
+/*
+ * What ferry.MixedCommHandler is made of; the class itself, with what it says of its arguments, is
+ * in ferry/_mixed.py.
+ */
+typedef struct fp_mixed {
+    PyObject_HEAD
+    fp_use            use;
+    ferry_mixed_comm *comm; /* NULL: not made yet, or shut down */
+    PyObject         *world_object;
+    ferry_world      *world; /* of that; the handle keeps it, also when the object is closed */
+    uint32_t          dtype;
+    uint32_t          dp_size;
+} fp_mixed;
+
+/* Making and ending. */
+
+static PyObject *new_handle(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *self = PyType_GenericNew(type, args, kwargs);
+    if (self != NULL) {
+        fp_use_init(&((fp_mixed *)self)->use, "the handler");
+    }
+    return self;
+}
+
+typedef struct making {
+    ferry_world             *world;
+    ferry_mixed_comm_options options;
+    ferry_mixed_comm        *comm;
+} making;
+
+static ferry_status make(void *context, ferry_error *error)
+{
+    making *m = context;
+    return ferry_mixed_comm_create(m->world, &m->options, &m->comm, error);
+}
+
+static bool parse_making(PyObject *args, PyObject *kwargs, making *m, PyObject **world,
+                         ferry_dtype *dtype)
+{
+    static char              *names[] = {"world",
+                                         "dtype",
+                                         "world_rank",
+                                         "world_size",
+                                         "local_rank",
+                                         "local_size",
+                                         "inter_rank",
+                                         "inter_size",
+                                         "local_tp_size",
+                                         "local_dp_size",
+                                         "inter_tp_size",
+                                         "inter_dp_size",
+                                         "grid_size",
+                                         "max_block_size",
+                                         "min_block_size",
+                                         "min_num_steps",
+                                         "autotune_bytes",
+                                         "ib_enable_ibgda",
+                                         "should_init_nvshmem",
+                                         "use_autotune",
+                                         "deterministic",
+                                         "only_construct",
+                                         "engines",
+                                         "tune_file",
+                                         NULL};
+    ferry_mixed_comm_options *o       = &m->options;
+    PyObject                 *dtype_object;
+    int                       flags[5];
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "OO$IIIIIIIIIIIIIIKpppppzz", names, world, &dtype_object, &o->world_rank,
+            &o->world_size, &o->local_rank, &o->local_size, &o->inter_rank, &o->inter_size,
+            &o->local_tp_size, &o->local_dp_size, &o->inter_tp_size, &o->inter_dp_size,
+            &o->grid_size, &o->max_block_size, &o->min_block_size, &o->min_num_steps,
+            &o->autotune_bytes, &flags[0], &flags[1], &flags[2], &flags[3], &flags[4], &o->engines,
+            &o->tune_file) ||
+        !fp_dtype_of(dtype_object, dtype)) {
+        return false;
+    }
+    o->dtype               = dtype->kind;
+    o->ib_enable_ibgda     = flags[0] != 0;
+    o->should_init_nvshmem = flags[1] != 0;
+    o->use_autotune        = flags[2] != 0;
+    o->deterministic       = flags[3] != 0;
+    o->only_construct      = flags[4] != 0;
+    return true;
+}
+
+static void adopt(fp_mixed *own, const making *m, PyObject *world)
+{
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    ferry_mixed_comm_describe(m->comm, &info, NULL);
+    Py_INCREF(world);
+    own->world_object = world;
+    own->world        = m->world;
+    own->dtype        = m->options.dtype;
+    own->dp_size      = info.dp_size;
+    own->comm         = m->comm;
+}
+
+static PyObject *open_handle(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    fp_mixed   *own = (fp_mixed *)self;
+    making      m   = {.options = FERRY_MIXED_COMM_OPTIONS_INIT};
+    PyObject   *world;
+    ferry_dtype dtype;
+    if (!parse_making(args, kwargs, &m, &world, &dtype)) {
+        return NULL;
+    }
+    if (own->world_object != NULL) {
+        return fp_raise(FERRY_ERR_MISUSE, "the handler was made before: make another one");
+    }
+    m.world = fp_world_get(world);
+    if (m.world == NULL || !fp_enter(&((fp_world *)world)->use, true)) {
+        return NULL;
+    }
+    bool made = fp_block(m.world, make, &m);
+    fp_leave(&((fp_world *)world)->use);
+    if (!made) {
+        ferry_mixed_comm_destroy(m.comm); /* interrupted when it was there already */
+        return NULL;
+    }
+    adopt(own, &m, world);
+    Py_RETURN_NONE;
+}
+
+static ferry_status end(ferry_mixed_comm *comm, ferry_error *error)
+{
+    PyThreadState *state  = PyEval_SaveThread();
+    ferry_status   status = ferry_mixed_comm_shutdown(comm, error);
+    ferry_mixed_comm_destroy(comm);
+    PyEval_RestoreThread(state);
+    return status;
+}
+
+static PyObject *shut_down(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_mixed   *own = (fp_mixed *)self;
+    ferry_error error;
+    if (own->comm == NULL || !fp_is_own(&own->use)) {
+        Py_RETURN_NONE;
+    }
+    if (!fp_enter(&own->use, true)) {
+        return NULL;
+    }
+    ferry_mixed_comm *comm = own->comm;
+    own->comm              = NULL;
+    ferry_status status    = end(comm, &error);
+    fp_leave(&own->use);
+    if (status != FERRY_OK) {
+        return fp_raise(status, error.message);
+    }
+    Py_RETURN_NONE;
+}
+
+static void dealloc(PyObject *self)
+{
+    fp_mixed     *own  = (fp_mixed *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc      free = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    if (own->comm != NULL && fp_is_own(&own->use)) {
+        end(own->comm, NULL);
+    }
+    Py_XDECREF(own->world_object);
+    free(self);
+    Py_DECREF(type);
+}
+
+/* The parts of making. */
+
+typedef ferry_status (*part_fn)(ferry_mixed_comm *comm, ferry_error *error);
+
+typedef struct part {
+    ferry_mixed_comm *comm;
+    part_fn           call;
+} part;
+
+static ferry_status call_part(void *context, ferry_error *error)
+{
+    part *p = context;
+    return p->call(p->comm, error);
+}
+
+static PyObject *run_part(PyObject *self, part_fn call)
+{
+    fp_mixed *own = (fp_mixed *)self;
+    if (!fp_enter(&own->use, own->comm != NULL)) {
+        return NULL;
+    }
+    part p    = {own->comm, call};
+    bool good = fp_block(own->world, call_part, &p);
+    fp_leave(&own->use);
+    return good ? (Py_INCREF(Py_None), Py_None) : NULL;
+}
+
+static PyObject *init_virtual_memory(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return run_part(self, ferry_mixed_comm_init_virtual_memory);
+}
+
+static PyObject *init_nvshmem(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return run_part(self, ferry_mixed_comm_init_nvshmem);
+}
+
+static PyObject *run_autotune(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return run_part(self, ferry_mixed_comm_run_autotune);
+}
+
+/* Calls. */
+
+typedef struct call {
+    uint32_t   op, mode;
+    fp_operand in, out;
+    PyObject  *x_out; /* owned */
+} call;
+
+static uint64_t rows_out(const fp_mixed *own, uint32_t op, uint64_t rows)
+{
+    switch (op) {
+    case FERRY_MIXED_ALL_GATHER:
+    case FERRY_MIXED_ALL_REDUCE_ALL_GATHER:
+        return rows * own->dp_size;
+    case FERRY_MIXED_REDUCE_SCATTER:
+    case FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE:
+        return rows / own->dp_size; /* a rest is refused by the library */
+    default:
+        return rows;
+    }
+}
+
+static PyObject *make_out(const fp_mixed *own, const call *c, PyObject *x_in)
+{
+    unsigned long long rows   = rows_out(own, c->op, c->in.tensor.rows);
+    PyObject          *module = PyImport_ImportModule("ferry._mixed");
+    PyObject          *made   = NULL;
+    if (module != NULL) {
+        made = PyObject_CallMethod(module, "empty_like", "OK", x_in, rows);
+        Py_DECREF(module);
+    }
+    return made;
+}
+
+/* Dims behind the first are the input's; the library, which sees columns only, checks the rows. */
+static bool check_dims(const call *c)
+{
+    const fp_operand *in = &c->in, *out = &c->out;
+    if (in->n_dims != out->n_dims) {
+        fp_raise_format(FERRY_ERR_INVALID_INPUT,
+                        "tensor \"x_out\" has %u dims and x_in has %u: give it as many",
+                        out->n_dims, in->n_dims);
+        return false;
+    }
+    for (uint32_t d = 1; d < in->n_dims; d++) {
+        if (in->shape[d] != out->shape[d]) {
+            fp_raise_format(FERRY_ERR_INVALID_INPUT,
+                            "tensor \"x_out\" has length %llu in dim %u and x_in has %llu: only "
+                            "the first dim may differ",
+                            (unsigned long long)out->shape[d], d, (unsigned long long)in->shape[d]);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool prepare(const fp_mixed *own, PyObject *op, PyObject *x_in, PyObject *x_out,
+                    PyObject *mode, call *c)
+{
+    if (!fp_mixed_op_of(op, &c->op) || !fp_mixed_mode_of(mode, &c->mode) ||
+        !fp_operand_of(x_in, "x_in", own->dtype, false, &c->in)) {
+        return false;
+    }
+    c->x_out = x_out == Py_None ? make_out(own, c, x_in) : (Py_INCREF(x_out), x_out);
+    return c->x_out != NULL && fp_operand_of(c->x_out, "x_out", own->dtype, true, &c->out) &&
+           check_dims(c);
+}
+
+/*
+ * The other ranks may be in this call already: the library refuses an empty one too, uses up its
+ * number and tells them, so that they neither wait nor take this rank's next call for this one. An
+ * interrupt is no refusal: nothing was called.
+ */
+static void refuse(fp_mixed *own)
+{
+    PyObject          *type, *value, *trace;
+    ferry_mixed_tensor nothing = {ferry_buffer_of(NULL, 0), 0, 0};
+    PyErr_Fetch(&type, &value, &trace);
+    if (PyErr_GivenExceptionMatches(type, PyExc_Exception)) {
+        PyThreadState *state = PyEval_SaveThread();
+        ferry_mixed_comm_run(own->comm, FERRY_MIXED_N_OPS, &nothing, &nothing,
+                             FERRY_MIXED_MODE_DEFAULT, NULL, NULL);
+        PyEval_RestoreThread(state);
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+static bool carry_out(fp_mixed *own, const call *c)
+{
+    ferry_error error;
+    bool        guarded;
+    if (!fp_guard_begin(own->world, &guarded)) {
+        return false;
+    }
+    PyThreadState *state  = PyEval_SaveThread();
+    ferry_status   status = ferry_mixed_comm_run(own->comm, c->op, &c->in.tensor, &c->out.tensor,
+                                                 c->mode, NULL, &error);
+    PyEval_RestoreThread(state);
+    bool quiet = fp_guard_end(guarded);
+    if (quiet && status != FERRY_OK) {
+        fp_raise(status, error.message);
+    }
+    return quiet && status == FERRY_OK;
+}
+
+PyDoc_STRVAR(run_doc,
+             "run(op, x_in, x_out=None, mode=None)\n\n"
+             "Collective: carries out an operation and returns x_out, which is made where it is "
+             "None. The first dim counts rows; mode None is the one that was measured as the "
+             "fastest.");
+
+static PyObject *run(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"op", "x_in", "x_out", "mode", NULL};
+    fp_mixed    *own     = (fp_mixed *)self;
+    call         c       = {.in = FP_OPERAND_INIT, .out = FP_OPERAND_INIT};
+    PyObject    *op, *x_in, *x_out = Py_None, *mode = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO", names, &op, &x_in, &x_out, &mode) ||
+        !fp_enter(&own->use, own->comm != NULL)) {
+        return NULL;
+    }
+    bool good = prepare(own, op, x_in, x_out, mode, &c);
+    if (good) {
+        good = carry_out(own, &c);
+    } else {
+        refuse(own);
+    }
+    fp_leave(&own->use);
+    fp_operand_clear(&c.in);
+    fp_operand_clear(&c.out);
+    if (!good) {
+        Py_XDECREF(c.x_out);
+        return NULL;
+    }
+    return c.x_out;
+}
+
+static PyObject *select_mode(PyObject *self, PyObject *args)
+{
+    fp_mixed    *own = (fp_mixed *)self;
+    fp_operand   in  = FP_OPERAND_INIT;
+    PyObject    *op_object, *x_in;
+    uint32_t     op, mode = 0;
+    ferry_error  error;
+    ferry_status status = FERRY_OK;
+    if (!PyArg_ParseTuple(args, "OO", &op_object, &x_in) ||
+        !fp_enter(&own->use, own->comm != NULL)) {
+        return NULL;
+    }
+    bool good =
+        fp_mixed_op_of(op_object, &op) && fp_operand_of(x_in, "x_in", own->dtype, false, &in);
+    if (good) {
+        status = ferry_mixed_comm_select_autotune_mode(own->comm, op, &in.tensor, &mode, &error);
+    }
+    fp_leave(&own->use);
+    fp_operand_clear(&in);
+    if (status != FERRY_OK) {
+        return fp_raise(status, error.message);
+    }
+    return good ? PyLong_FromLong(fp_mixed_mode_number(mode)) : NULL;
+}
+
+/* What a handle says of itself. Nothing here waits, so the interpreter's lock is kept. */
+
+static PyObject *numbers_of(const uint32_t *numbers, size_t n, long (*number_of)(uint32_t))
+{
+    PyObject *list = PyList_New((Py_ssize_t)n);
+    for (size_t i = 0; list != NULL && i < n; i++) {
+        PyObject *number = PyLong_FromLong(number_of(numbers[i]));
+        if (number == NULL || PyList_SetItem(list, (Py_ssize_t)i, number) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+static long op_number(uint32_t op)
+{
+    return (long)op;
+}
+
+static PyObject *answer(fp_mixed *own, ferry_status status, const ferry_error *error,
+                        PyObject *(*make_answer)(const void *answer), const void *content)
+{
+    fp_leave(&own->use);
+    return status == FERRY_OK ? make_answer(content) : fp_raise(status, error->message);
+}
+
+static PyObject *valid(PyObject *self, bool modes)
+{
+    fp_mixed       *own = (fp_mixed *)self;
+    const uint32_t *numbers;
+    size_t          n;
+    ferry_error     error;
+    if (!fp_enter(&own->use, own->comm != NULL)) {
+        return NULL;
+    }
+    ferry_status status =
+        modes ? ferry_mixed_comm_get_valid_mode_list(own->comm, &numbers, &n, &error)
+              : ferry_mixed_comm_get_valid_op_list(own->comm, &numbers, &n, &error);
+    PyObject *list = status != FERRY_OK
+                         ? fp_raise(status, error.message)
+                         : numbers_of(numbers, n, modes ? fp_mixed_mode_number : op_number);
+    fp_leave(&own->use);
+    return list;
+}
+
+static PyObject *valid_ops(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return valid(self, false);
+}
+
+static PyObject *valid_modes(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return valid(self, true);
+}
+
+static PyObject *info_tuple(const void *content)
+{
+    const ferry_mixed_comm_info *i    = content;
+    ferry_dtype                  kind = {0, 0};
+    ferry_dtype_of(i->dtype, &kind, NULL);
+    PyObject *dtype = fp_dtype_name(kind);
+    return dtype == NULL
+               ? NULL
+               : Py_BuildValue(
+                     "(IIIIIIIIIIIIIINIIKNNNNNzzz)", i->world_rank, i->world_size, i->local_rank,
+                     i->local_size, i->inter_rank, i->inter_size, i->local_tp_size,
+                     i->local_dp_size, i->inter_tp_size, i->inter_dp_size, i->tp_rank, i->tp_size,
+                     i->dp_rank, i->dp_size, dtype, i->grid_size, i->max_block_size,
+                     (unsigned long long)i->staging_bytes, PyBool_FromLong(i->virtual_memory),
+                     PyBool_FromLong(i->multicast), PyBool_FromLong(i->between_nodes),
+                     PyBool_FromLong(i->tuned), PyBool_FromLong(i->deterministic), i->inside_engine,
+                     i->between_engine, i->between_note);
+}
+
+static PyObject *describe(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_mixed             *own  = (fp_mixed *)self;
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    ferry_error           error;
+    if (!fp_enter(&own->use, own->comm != NULL)) {
+        return NULL;
+    }
+    ferry_status status = ferry_mixed_comm_describe(own->comm, &info, &error);
+    return answer(own, status, &error, info_tuple, &info);
+}
+
+static PyObject *counts_tuple(const void *content)
+{
+    const ferry_mixed_counts *c = content;
+    return Py_BuildValue("(KKKKKK)", (unsigned long long)c->calls, (unsigned long long)c->steps,
+                         (unsigned long long)c->waits, (unsigned long long)c->inside_bytes_written,
+                         (unsigned long long)c->inside_bytes_read,
+                         (unsigned long long)c->between_bytes);
+}
+
+static PyObject *counts(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_mixed          *own   = (fp_mixed *)self;
+    ferry_mixed_counts found = FERRY_MIXED_COUNTS_INIT;
+    ferry_error        error;
+    if (!fp_enter(&own->use, own->comm != NULL)) {
+        return NULL;
+    }
+    ferry_status status = ferry_mixed_comm_get_counts(own->comm, &found, &error);
+    return answer(own, status, &error, counts_tuple, &found);
+}
+
+static PyObject *none(const void *unused)
+{
+    (void)unused;
+    Py_RETURN_NONE;
+}
+
+static PyObject *reset_counts(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_mixed   *own = (fp_mixed *)self;
+    ferry_error error;
+    if (!fp_enter(&own->use, own->comm != NULL)) {
+        return NULL;
+    }
+    ferry_status status = ferry_mixed_comm_reset_counts(own->comm, &error);
+    return answer(own, status, &error, none, NULL);
+}
+
+static PyObject *save_tuning(PyObject *self, PyObject *args)
+{
+    fp_mixed   *own = (fp_mixed *)self;
+    const char *path;
+    ferry_error error;
+    if (!PyArg_ParseTuple(args, "s", &path) || !fp_enter(&own->use, own->comm != NULL)) {
+        return NULL;
+    }
+    ferry_status status = ferry_mixed_comm_save_tuning(own->comm, path, &error);
+    return answer(own, status, &error, none, NULL);
+}
+
+static PyObject *timing_tuple(const ferry_mixed_comm *comm, size_t index)
+{
+    ferry_mixed_timing t = FERRY_MIXED_TIMING_INIT;
+    ferry_error        error;
+    ferry_status       status = ferry_mixed_comm_timing_at(comm, index, &t, &error);
+    if (status != FERRY_OK) {
+        return fp_raise(status, error.message);
+    }
+    return Py_BuildValue("(IlKIdN)", t.op, fp_mixed_mode_number(t.mode),
+                         (unsigned long long)t.bytes, t.block_size, t.seconds,
+                         PyBool_FromLong(t.chosen));
+}
+
+static PyObject *timings(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_mixed *own = (fp_mixed *)self;
+    if (!fp_enter(&own->use, own->comm != NULL)) {
+        return NULL;
+    }
+    size_t    n    = ferry_mixed_comm_timing_count(own->comm);
+    PyObject *list = PyList_New((Py_ssize_t)n);
+    for (size_t i = 0; list != NULL && i < n; i++) {
+        PyObject *timing = timing_tuple(own->comm, i);
+        if (timing == NULL || PyList_SetItem(list, (Py_ssize_t)i, timing) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    fp_leave(&own->use);
+    return list;
+}
+
+static PyObject *get_closed(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((fp_mixed *)self)->comm == NULL);
+}
+
+bool fp_add_mixed(PyObject *module)
+{
+#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
+    static PyMethodDef methods[] = {
+        {"_open", KEYWORDS(open_handle), "Makes the handle."},
+        {"_shut_down", shut_down, METH_NOARGS, "Ends the handle; again does nothing."},
+        {"init_virtual_memory", init_virtual_memory, METH_NOARGS,
+         "Collective: initializes memory that the ranks of a node share."},
+        {"init_nvshmem", init_nvshmem, METH_NOARGS,
+         "Collective: opens what carries bytes between nodes, which on hosts is UCX."},
+        {"run_autotune", run_autotune, METH_NOARGS,
+         "Collective: measures every operation in every mode and remembers the fastest."},
+        {"run", KEYWORDS(run), run_doc},
+        {"_select_mode", select_mode, METH_VARARGS, "The number of the mode that was chosen."},
+        {"_valid_ops", valid_ops, METH_NOARGS, "Numbers of operations."},
+        {"_valid_modes", valid_modes, METH_NOARGS, "Numbers of modes."},
+        {"_describe", describe, METH_NOARGS, "The fields of a MixedCommInfo."},
+        {"_counts", counts, METH_NOARGS, "The fields of a MixedCommCounts."},
+        {"reset_counts", reset_counts, METH_NOARGS, "Sets the counts to zero."},
+        {"_timings", timings, METH_NOARGS, "The fields of each MixedCommTiming."},
+        {"_save_tuning", save_tuning, METH_VARARGS, "Writes the table of autotune to a file."},
+        {NULL, NULL, 0, NULL},
+    };
+#undef KEYWORDS
+    static PyGetSetDef properties[] = {
+        {"closed", get_closed, NULL, "Whether shutdown() was called.", NULL},
+        {NULL, NULL, NULL, NULL, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, (void *)"The handle under a ferry.MixedCommHandler."},
+        {Py_tp_new, (void *)new_handle},
+        {Py_tp_methods, methods},
+        {Py_tp_getset, properties},
+        {Py_tp_dealloc, (void *)dealloc},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {.name      = "ferry._ferry.MixedComm",
+                               .basicsize = sizeof(fp_mixed),
+                               .flags     = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                               .slots     = slots};
+    return fp_add_type(module, &spec) != NULL;
+}

@@ -1,0 +1,77 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "binding.h"
+
+#include <string.h>
+
+/*
+ * Types, exceptions and the library's own state are one per process, so the module serves one
+ * interpreter. Another one would see objects of the first.
+ */
+static int64_t own_interpreter = -1;
+
+static bool is_first_interpreter(void)
+{
+    int64_t id = PyInterpreterState_GetID(PyInterpreterState_Get());
+    if (id < 0) {
+        return false;
+    }
+    if (own_interpreter < 0) {
+        own_interpreter = id;
+    }
+    if (own_interpreter != id) {
+        PyErr_SetString(PyExc_ImportError,
+                        "ferry serves one interpreter of a process, and another one has imported "
+                        "it already: use it there, or in a process of its own");
+        return false;
+    }
+    return true;
+}
+
+PyTypeObject *fp_add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyObject   *type = PyType_FromSpec(spec);
+    const char *name = strrchr(spec->name, '.') + 1;
+    if (type == NULL) {
+        return NULL;
+    }
+    Py_INCREF(type); /* one reference is the module's, one stays here for good */
+    if (PyModule_AddObject(module, name, type) != 0) {
+        Py_DECREF(type);
+        Py_DECREF(type);
+        return NULL;
+    }
+    return (PyTypeObject *)type;
+}
+
+bool fp_add_functions(PyObject *module, PyMethodDef *functions)
+{
+    return PyModule_AddFunctions(module, functions) == 0;
+}
+
+static int fill(PyObject *module)
+{
+    if (!is_first_interpreter()) {
+        return -1;
+    }
+    if (PyModule_AddStringConstant(module, "version", ferry_version()) != 0) {
+        return -1;
+    }
+    bool all = fp_add_errors(module) && fp_add_world(module) && fp_add_service(module) &&
+               fp_add_plan(module) && fp_add_reshard(module) && fp_add_schedule(module) &&
+               fp_add_mixed(module) && fp_add_checkpoint(module);
+    return all ? 0 : -1;
+}
+
+PyMODINIT_FUNC PyInit__ferry(void);
+
+PyMODINIT_FUNC PyInit__ferry(void)
+{
+    static PyModuleDef_Slot   slots[]    = {{Py_mod_exec, (void *)fill}, {0, NULL}};
+    static struct PyModuleDef definition = {
+        PyModuleDef_HEAD_INIT,
+        .m_name  = "ferry._ferry",
+        .m_doc   = "The C library ferry, as the package ferry needs it.",
+        .m_slots = slots,
+    };
+    return PyModuleDef_Init(&definition);
+}

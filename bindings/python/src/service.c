@@ -1,0 +1,553 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* The copy service from its making to its end, and ferry's own memory. */
+#include "service.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+PyTypeObject        *fp_service_type;
+static PyTypeObject *memory_type, *ledger_type;
+
+static fp_use *world_use(fp_service *own)
+{
+    return &((fp_world *)own->world)->use;
+}
+
+bool fp_service_enter(fp_service *own)
+{
+    if (!fp_enter(&own->use, !own->is_finalized)) {
+        return false;
+    }
+    if (fp_enter(world_use(own), ((fp_world *)own->world)->world != NULL)) {
+        return true;
+    }
+    fp_leave(&own->use);
+    return false;
+}
+
+void fp_service_leave(fp_service *own)
+{
+    fp_leave(world_use(own));
+    fp_leave(&own->use);
+}
+
+void fp_service_forget(fp_service *own)
+{
+    Py_CLEAR(own->bound[0]);
+    Py_CLEAR(own->bound[1]);
+    if (own->is_tainted && !own->is_finalized) {
+        if (fp_holds_move(&own->holds, &own->kept)) {
+            return;
+        }
+        PyErr_Clear(); /* better kept for good than freed under the bytes that still come */
+        own->holds = (fp_holds){.items = NULL};
+        return;
+    }
+    fp_holds_clear(&own->holds);
+}
+
+/* Making. */
+
+/* An interrupted run may use half of what a world allows a silent rank. */
+static double find_patience(void)
+{
+    enum { DEADLINE_SECONDS = 10 };
+    const char *text    = getenv("FERRY_DEADLINE");
+    char       *end     = NULL;
+    double      seconds = text == NULL ? 0 : strtod(text, &end);
+    bool        good    = seconds > 0 && seconds < 86400 && (*end == '\0' || strcmp(end, "s") == 0);
+    return (good ? seconds : DEADLINE_SECONDS) / 2;
+}
+
+static PyObject *wrap(ferry_service *service, PyObject *world)
+{
+    fp_service *own = PyObject_New(fp_service, fp_service_type);
+    if (own == NULL) {
+        ferry_service_destroy(service);
+        return NULL;
+    }
+    memset((char *)own + offsetof(fp_service, use), 0, sizeof *own - offsetof(fp_service, use));
+    fp_use_init(&own->use, "the service");
+    Py_INCREF(world);
+    own->service  = service;
+    own->world    = world;
+    own->raw      = ((fp_world *)world)->world;
+    own->patience = find_patience();
+    ferry_service_set_progress(service, fp_service_progress, own);
+    return (PyObject *)own;
+}
+
+static PyObject *create(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"world",  "engines", "memory_cap", "slot_bytes", "threads", "checksum",
+                            "commit", "paths",   "relays",     "trace",      NULL};
+    ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
+    PyObject             *world, *cap, *slot, *threads, *paths;
+    int                   relays, trace;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OzOOOIIOpp", names, &world, &options.engines,
+                                     &cap, &slot, &threads, &options.checksum, &options.commit,
+                                     &paths, &relays, &trace)) {
+        return NULL;
+    }
+    options.no_relays = relays == 0;
+    options.trace     = trace != 0;
+    ferry_world *raw  = fp_world_get(world);
+    if (raw == NULL || !fp_u64(cap, "memory_cap", &options.memory_cap) ||
+        !fp_u64(slot, "slot_bytes", &options.slot_bytes) ||
+        !fp_u32(threads, "threads", &options.n_threads) ||
+        !fp_u32(paths, "paths", &options.paths)) {
+        return NULL;
+    }
+    ferry_error    error;
+    ferry_service *service = NULL;
+    ferry_status   status  = ferry_service_create(raw, &options, &service, &error);
+    return status == FERRY_OK ? wrap(service, world) : fp_raise(status, error.message);
+}
+
+/* Objects of these types come from functions only: one that was never filled is of no use. */
+static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)type, (void)args, (void)kwargs;
+    PyErr_SetString(PyExc_TypeError, "objects of this type are made by ferry's own functions");
+    return NULL;
+}
+
+/* Collective calls, and those that may wait for bytes on their way. */
+
+typedef struct call {
+    fp_service     *own;
+    ferry_log_level level;
+    ferry_world    *survivors;
+    uint64_t        version;
+} call;
+
+static ferry_status call_init(void *context, ferry_error *error)
+{
+    call *c = context;
+    return ferry_service_init(c->own->service, c->level, error);
+}
+
+static ferry_status call_schedule(void *context, ferry_error *error)
+{
+    return ferry_service_schedule(((call *)context)->own->service, error);
+}
+
+static ferry_status call_finalize(void *context, ferry_error *error)
+{
+    return ferry_service_finalize(((call *)context)->own->service, error);
+}
+
+static ferry_status call_recover(void *context, ferry_error *error)
+{
+    call *c = context;
+    return ferry_service_recover(c->own->service, c->survivors, &c->version, error);
+}
+
+static bool do_block(fp_service *own, fp_call_fn function, call *c)
+{
+    c->own = own;
+    if (!fp_service_enter(own)) {
+        return false;
+    }
+    bool good = fp_block(own->raw, function, c);
+    fp_service_leave(own);
+    return good;
+}
+
+static PyObject *none_if(bool good)
+{
+    if (!good) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *init(PyObject *self, PyObject *args)
+{
+    const char *text;
+    call        c = {.level = FERRY_LOG_INFO};
+    ferry_error error;
+    if (!PyArg_ParseTuple(args, "s", &text)) {
+        return NULL;
+    }
+    ferry_status status = ferry_log_level_parse(text, &c.level, &error);
+    if (status != FERRY_OK) {
+        return fp_raise(status, error.message);
+    }
+    return none_if(do_block((fp_service *)self, call_init, &c));
+}
+
+static PyObject *schedule(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_service *own = (fp_service *)self;
+    call        c   = {.own = own};
+    if (!fp_service_enter(own)) {
+        return NULL;
+    }
+    bool good = fp_holds_check(&own->holds) && fp_block(own->raw, call_schedule, &c);
+    fp_service_leave(own);
+    return none_if(good);
+}
+
+static PyObject *recover(PyObject *self, PyObject *survivors)
+{
+    fp_service *own = (fp_service *)self;
+    call        c   = {.own = own, .survivors = fp_world_get(survivors)};
+    if (c.survivors == NULL || !fp_enter(&own->use, !own->is_finalized)) {
+        return NULL;
+    }
+    /* The service's own world has failed, and may be closed: the survivors' one is used. */
+    bool good = fp_enter(&((fp_world *)survivors)->use, true);
+    if (good) {
+        good = fp_block(c.survivors, call_recover, &c);
+        fp_leave(&((fp_world *)survivors)->use);
+    }
+    fp_leave(&own->use);
+    return good ? PyLong_FromUnsignedLongLong(c.version) : NULL;
+}
+
+static PyObject *clear_requests(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_service  *own = (fp_service *)self;
+    ferry_error  error;
+    ferry_status status;
+    if (!fp_service_enter(own)) {
+        return NULL;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    status                = ferry_service_clear_requests(own->service, &error);
+    PyEval_RestoreThread(thread);
+    if (status == FERRY_OK) {
+        own->is_resumed = false;
+        fp_service_forget(own);
+    }
+    fp_service_leave(own);
+    return status == FERRY_OK ? none_if(true) : fp_raise(status, error.message);
+}
+
+/* Ledgers: what a failed run has brought. */
+
+typedef struct fp_ledger {
+    PyObject_HEAD ferry_ledger *ledger;
+} fp_ledger;
+
+static PyObject *take_ledger(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_service   *own    = (fp_service *)self;
+    ferry_ledger *ledger = NULL;
+    ferry_error   error;
+    if (!fp_enter(&own->use, !own->is_finalized)) {
+        return NULL;
+    }
+    ferry_status status = ferry_service_take_ledger(own->service, &ledger, &error);
+    fp_leave(&own->use);
+    if (status != FERRY_OK) {
+        return fp_raise(status, error.message);
+    }
+    fp_ledger *made = PyObject_New(fp_ledger, ledger_type);
+    if (made == NULL) {
+        ferry_ledger_destroy(ledger);
+        return NULL;
+    }
+    made->ledger = ledger;
+    return (PyObject *)made;
+}
+
+static PyObject *resume(PyObject *self, PyObject *ledger)
+{
+    fp_service *own = (fp_service *)self;
+    ferry_error error;
+    if (!PyObject_TypeCheck(ledger, ledger_type)) {
+        return fp_raise(FERRY_ERR_INVALID_INPUT, "a ledger of take_ledger() is wanted here");
+    }
+    if (!fp_service_enter(own)) {
+        return NULL;
+    }
+    ferry_status status = ferry_service_resume(own->service, ((fp_ledger *)ledger)->ledger, &error);
+    own->is_resumed     = own->is_resumed || status == FERRY_OK;
+    fp_service_leave(own);
+    return status == FERRY_OK ? none_if(true) : fp_raise(status, error.message);
+}
+
+static PyObject *ledger_bytes(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(ferry_ledger_bytes(((fp_ledger *)self)->ledger));
+}
+
+static void ledger_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    ferry_ledger_destroy(((fp_ledger *)self)->ledger);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+/* Memory of ferry. */
+
+static PyObject *alloc(PyObject *self, PyObject *number)
+{
+    fp_service *own = (fp_service *)self;
+    uint64_t    bytes;
+    if (!fp_u64(number, "the length of the memory", &bytes) || !fp_service_enter(own)) {
+        return NULL;
+    }
+    ferry_transport *transport = ferry_service_transport(own->service);
+    ferry_buffer     buffer    = ferry_buffer_of(NULL, 0);
+    ferry_status     status    = FERRY_ERR_MISUSE;
+    ferry_error      error     = {"memory is made by a service that was initialized: call init()"};
+    if (transport != NULL && bytes == 0) {
+        status = FERRY_ERR_INVALID_INPUT;
+        error  = (ferry_error){"memory of 0 bytes is asked for"};
+    } else if (transport != NULL) {
+        PyThreadState *thread = PyEval_SaveThread();
+        status                = ferry_memory_alloc(transport, bytes, &buffer, &error);
+        PyEval_RestoreThread(thread);
+    }
+    fp_service_leave(own);
+    if (status != FERRY_OK) {
+        return fp_raise(status, error.message);
+    }
+    fp_memory *memory = PyObject_New(fp_memory, memory_type);
+    if (memory == NULL) {
+        ferry_memory_free(&buffer);
+        return NULL;
+    }
+    fp_use_init(&memory->use, "the memory");
+    Py_INCREF(self);
+    memory->service = own;
+    memory->buffer  = buffer;
+    memory->next    = own->memories;
+    own->memories   = memory;
+    return (PyObject *)memory;
+}
+
+static void memory_dealloc(PyObject *self)
+{
+    PyTypeObject *type   = Py_TYPE(self);
+    fp_memory    *memory = (fp_memory *)self;
+    fp_memory   **at     = &memory->service->memories;
+    while (*at != memory) {
+        at = &(*at)->next;
+    }
+    *at = memory->next;
+    if (fp_is_own(&memory->use)) {
+        ferry_memory_free(&memory->buffer);
+    }
+    Py_DECREF((PyObject *)memory->service);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *memory_address(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromVoidPtr(((fp_memory *)self)->buffer.base);
+}
+
+static PyObject *memory_bytes(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(((fp_memory *)self)->buffer.bytes);
+}
+
+/*
+ * The end. It waits for the other ranks, so a service that nobody finalized (a program that ends by
+ * an exception, say) gives them some time and then ends the world.
+ */
+
+typedef struct leaving {
+    ferry_world    *world;
+    bool            done;
+    pthread_mutex_t lock;
+    pthread_cond_t  ended;
+} leaving;
+
+static void *watch_leaving(void *context)
+{
+    enum { LEAVE_SECONDS = 10 };
+    leaving        *l = context;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += LEAVE_SECONDS;
+    pthread_mutex_lock(&l->lock);
+    int waited = 0;
+    while (!l->done && waited == 0) {
+        waited = pthread_cond_timedwait(&l->ended, &l->lock, &until);
+    }
+    bool done = l->done;
+    pthread_mutex_unlock(&l->lock);
+    if (!done) {
+        ferry_world_abort(l->world, "its program has ended, and other ranks go on with a service");
+    }
+    return NULL;
+}
+
+static void leave(fp_service *own)
+{
+    leaving   l = {.world = own->raw, .done = false};
+    pthread_t thread;
+    pthread_mutex_init(&l.lock, NULL);
+    pthread_cond_init(&l.ended, NULL);
+    bool watched = pthread_create(&thread, NULL, watch_leaving, &l) == 0;
+    ferry_service_finalize(own->service, NULL);
+    pthread_mutex_lock(&l.lock);
+    l.done = true;
+    pthread_cond_signal(&l.ended);
+    pthread_mutex_unlock(&l.lock);
+    if (watched) {
+        pthread_join(thread, NULL);
+    }
+    pthread_mutex_destroy(&l.lock);
+    pthread_cond_destroy(&l.ended);
+}
+
+/* finalize(quickly): quickly is for a program that ends. */
+static PyObject *finalize(PyObject *self, PyObject *args)
+{
+    fp_service *own     = (fp_service *)self;
+    call        c       = {.own = own};
+    int         quickly = 0;
+    if (!PyArg_ParseTuple(args, "p", &quickly) || !fp_enter(&own->use, !own->is_finalized)) {
+        return NULL;
+    }
+    bool open = ((fp_world *)own->world)->world != NULL;
+    if (open && !fp_enter(world_use(own), true)) {
+        fp_leave(&own->use);
+        return NULL;
+    }
+    bool good = true;
+    if (quickly) {
+        PyThreadState *thread = PyEval_SaveThread();
+        leave(own);
+        PyEval_RestoreThread(thread);
+    } else {
+        good = fp_block(own->raw, call_finalize, &c);
+    }
+    if (open) {
+        fp_leave(world_use(own));
+    }
+    /* An interrupted end is one all the same: the world was ended. */
+    own->is_finalized = !ferry_service_initialized(own->service);
+    fp_leave(&own->use);
+    if (own->is_finalized) {
+        fp_service_forget(own);
+        fp_holds_clear(&own->kept);
+    }
+    return none_if(good);
+}
+
+static void dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    fp_service   *own  = (fp_service *)self;
+    if (fp_is_own(&own->use)) {
+        PyThreadState *thread = PyEval_SaveThread();
+        if (!own->is_finalized) {
+            leave(own);
+        }
+        ferry_service_destroy(own->service);
+        PyEval_RestoreThread(thread);
+    }
+    own->is_finalized = true;
+    fp_service_forget(own);
+    fp_holds_clear(&own->kept);
+    fp_watch_clear(&own->watch);
+    Py_DECREF(own->world);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+/* Numbers. */
+
+#define NUMBER(name, make, call)                                                                   \
+    static PyObject *get_##name(PyObject *self, void *unused)                                      \
+    {                                                                                              \
+        (void)unused;                                                                              \
+        const ferry_service *service = ((fp_service *)self)->service;                              \
+        return make(call);                                                                         \
+    }
+NUMBER(my_pe, PyLong_FromUnsignedLong, ferry_service_my_pe(service))
+NUMBER(n_pes, PyLong_FromUnsignedLong, ferry_service_n_pes(service))
+NUMBER(version, PyLong_FromUnsignedLongLong, ferry_service_version(service))
+NUMBER(initialized, PyBool_FromLong, ferry_service_initialized(service))
+#undef NUMBER
+
+static PyMethodDef methods[] = {
+    {"init", init, METH_VARARGS, "Opens the transport; collective."},
+    {"register", fp_service_register, METH_VARARGS, "Registers one end of a task."},
+    {"register_many", fp_service_register_many, METH_VARARGS, "Registers a sequence of ends."},
+    {"bind", fp_service_bind, METH_VARARGS, "Registers what this rank does of a plan."},
+    {"rebind", fp_service_rebind, METH_VARARGS, "Other tensors for a plan; collective."},
+    {"schedule", schedule, METH_NOARGS, "Prepares runs; collective."},
+    {"run", fp_service_run, METH_O, "One run; collective."},
+    {"start", fp_service_start, METH_O, "Begins a run; collective."},
+    {"time_runs", fp_service_time_runs, METH_O, "The seconds of n runs in a loop of C."},
+    {"clear_requests", clear_requests, METH_NOARGS, "Forgets what was registered."},
+    {"finalize", finalize, METH_VARARGS, "Ends the service; collective."},
+    {"recover", recover, METH_O, "The version that all survivors have; collective among them."},
+    {"take_ledger", take_ledger, METH_NOARGS, "What the run that failed has brought."},
+    {"resume", resume, METH_O, "The next run moves what is missing in a ledger."},
+    {"alloc", alloc, METH_O, "Memory that other ranks reach best."},
+    {"statistics", fp_service_statistics, METH_NOARGS, "Numbers of this rank."},
+    {"peers", fp_service_peers, METH_NOARGS, "The ranks that this one exchanges with."},
+    {"destinations", fp_service_destinations, METH_NOARGS, "What runs write, and its state."},
+    {"spans", fp_service_spans, METH_NOARGS, "The batches of the last run, if traced."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef properties[] = {
+    {"my_pe", get_my_pe, NULL, "This rank.", NULL},
+    {"n_pes", get_n_pes, NULL, "How many ranks there are.", NULL},
+    {"version", get_version, NULL, "The newest version that is whole on all ranks.", NULL},
+    {"initialized", get_initialized, NULL, "Between init and finalize.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject *add_plain(PyObject *module, const char *name, int bytes, destructor end,
+                               PyMethodDef *functions, PyGetSetDef *numbers)
+{
+    static PyMethodDef no_methods[] = {{NULL, NULL, 0, NULL}};
+    PyType_Slot        slots[]      = {
+                    {Py_tp_new, (void *)refuse_new},
+                    {Py_tp_dealloc, (void *)end},
+                    {Py_tp_methods, functions == NULL ? no_methods : functions},
+                    {Py_tp_getset, numbers},
+                    {0, NULL},
+    };
+    PyType_Spec spec = {
+        .name = name, .basicsize = bytes, .flags = Py_TPFLAGS_DEFAULT, .slots = slots};
+    return fp_add_type(module, &spec);
+}
+
+bool fp_add_service(PyObject *module)
+{
+    static PyGetSetDef of_memory[] = {
+        {"address", memory_address, NULL, "Where it begins.", NULL},
+        {"bytes", memory_bytes, NULL, "How long it is.", NULL},
+        {NULL, NULL, NULL, NULL, NULL},
+    };
+    static PyGetSetDef of_ledger[] = {
+        {"bytes", ledger_bytes, NULL, "Bytes that are in place.", NULL},
+        {NULL, NULL, NULL, NULL, NULL},
+    };
+    static PyMethodDef functions[] = {
+        {"service", (PyCFunction)(void (*)(void))create, METH_VARARGS | METH_KEYWORDS,
+         "A copy service of a world."},
+        {NULL, NULL, 0, NULL},
+    };
+    fp_service_type =
+        add_plain(module, "ferry._ferry.Service", sizeof(fp_service), dealloc, methods, properties);
+    memory_type = add_plain(module, "ferry._ferry.Memory", sizeof(fp_memory), memory_dealloc, NULL,
+                            of_memory);
+    ledger_type = add_plain(module, "ferry._ferry.Ledger", sizeof(fp_ledger), ledger_dealloc, NULL,
+                            of_ledger);
+    return fp_service_type != NULL && memory_type != NULL && ledger_type != NULL &&
+           fp_add_functions(module, functions) && fp_add_service_run(module);
+}

@@ -1,0 +1,112 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FP_SERVICE_H
+#define FP_SERVICE_H
+
+#include "binding.h"
+
+/*
+ * The copy service in four files: service.c makes and ends it, service_hold.c keeps the caller's
+ * tensors, service_register.c registers and binds them, service_run.c moves the bytes. What only
+ * reads numbers is in service_ask.c.
+ */
+
+/* A tensor that the service keeps alive: what is needed of an fp_view to check and to end it. */
+typedef struct fp_hold {
+    PyObject   *owner;
+    PyObject   *name; /* str, or NULL: then the task tells it apart */
+    void       *held;
+    char       *base;
+    uint64_t    bytes;
+    uint64_t    task_id;
+    ferry_dtype dtype;
+    fp_source   source;
+    bool        is_front; /* of a pair: the back follows */
+} fp_hold;
+
+typedef struct fp_holds {
+    fp_hold  *items;
+    size_t    n, capacity;
+    uint32_t *slots; /* by owner: number + 1; 0 is free */
+    size_t    n_slots;
+} fp_holds;
+
+/* Room for one more; false with an exception. */
+bool fp_holds_reserve(fp_holds *holds);
+/* The one of the same object at the same place, or NULL. */
+fp_hold *fp_holds_find(const fp_holds *holds, const fp_view *view);
+/* There is room. Takes over the view, which is empty then. name may be NULL. */
+fp_hold *fp_holds_put(fp_holds *holds, fp_view *view, PyObject *name, uint64_t task_id);
+void     fp_hold_clear(fp_hold *hold);
+void     fp_holds_clear(fp_holds *holds);
+/* Appends all of one to the other, which has room for nothing else then; false: no memory. */
+bool fp_holds_move(fp_holds *from, fp_holds *to);
+/* False with an exception that names the tensor whose memory is no longer where it was. */
+bool fp_holds_check(const fp_holds *holds);
+/* `tensor "NAME"` is how sentences go on: the name, or "task 7". */
+void fp_hold_words(PyObject *name, uint64_t task_id, char text[160]);
+
+/* What happens beside a run: signals are looked for, and the caller's function is told. */
+typedef struct fp_watch {
+    PyObject *callback; /* borrowed; NULL: none */
+    PyObject *type, *value, *trace;
+    double    looked;  /* seconds of the run */
+    double    stopped; /* since an interrupt */
+    bool      is_interrupted, is_cancelled, is_aborted;
+} fp_watch;
+
+void fp_watch_clear(fp_watch *watch);
+
+struct fp_memory;
+
+typedef struct fp_service {
+    PyObject_HEAD fp_use use;
+    ferry_service       *service;
+    ferry_world         *raw;   /* which lives as long as the service */
+    PyObject            *world; /* a World */
+    fp_holds             holds;
+    fp_holds             kept;     /* of a run that failed with bytes on their way: until the end */
+    PyObject            *bound[2]; /* by ferry_side: name to the number of its hold there */
+    size_t               n_sources; /* of bound holds: those of destinations follow */
+    struct fp_memory    *memories;
+    fp_watch             watch;
+    double               patience; /* seconds that an interrupted run has for an orderly end */
+    bool                 is_finalized, is_running, is_resumed, is_tainted;
+} fp_service;
+
+/* Memory of ferry, and the service whose transport it belongs to. */
+typedef struct fp_memory {
+    PyObject_HEAD fp_use use;
+    fp_service          *service;
+    ferry_buffer         buffer;
+    struct fp_memory    *next;
+} fp_memory;
+
+/*
+ * The service and its world are this thread's until fp_service_leave. False with an exception:
+ * another's, or finalized, or the world was closed.
+ */
+bool fp_service_enter(fp_service *own);
+void fp_service_leave(fp_service *own);
+/* Called within runs, on the thread that waits for them. */
+bool fp_service_progress(void *context, const ferry_progress *progress);
+/* Forgets the tensors, once the service has. */
+void fp_service_forget(fp_service *own);
+
+extern PyTypeObject *fp_service_type;
+
+/* Methods of the type. */
+PyObject *fp_service_register(PyObject *self, PyObject *args);      /* is_send, six values */
+PyObject *fp_service_register_many(PyObject *self, PyObject *args); /* is_send, sequence */
+PyObject *fp_service_bind(PyObject *self, PyObject *args);
+PyObject *fp_service_rebind(PyObject *self, PyObject *args);
+PyObject *fp_service_run(PyObject *self, PyObject *callback);
+PyObject *fp_service_start(PyObject *self, PyObject *callback);
+PyObject *fp_service_time_runs(PyObject *self, PyObject *number);
+PyObject *fp_service_statistics(PyObject *self, PyObject *unused);
+PyObject *fp_service_peers(PyObject *self, PyObject *unused);
+PyObject *fp_service_destinations(PyObject *self, PyObject *unused);
+PyObject *fp_service_spans(PyObject *self, PyObject *unused);
+
+bool fp_add_service_run(PyObject *module);
+
+#endif

@@ -1,0 +1,371 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs. The library calls back about twenty times a second on the thread that waits, which is where
+ * signals are looked for: no thread is made for that, so a run costs little more than in C.
+ */
+#include "service.h"
+
+#include <time.h>
+
+static PyTypeObject *request_type;
+
+typedef struct fp_request {
+    PyObject_HEAD fp_service *service;
+    ferry_request            *request;
+    PyObject                 *callback;
+    bool                      is_done;
+} fp_request;
+
+/* Watching. */
+
+void fp_watch_clear(fp_watch *watch)
+{
+    Py_CLEAR(watch->type);
+    Py_CLEAR(watch->value);
+    Py_CLEAR(watch->trace);
+    *watch = (fp_watch){.callback = NULL};
+}
+
+static void keep_raised(fp_watch *watch)
+{
+    if (watch->type == NULL) {
+        PyErr_Fetch(&watch->type, &watch->value, &watch->trace);
+    }
+    PyErr_Clear();
+    watch->is_cancelled = true;
+}
+
+static void tell(fp_watch *watch, const ferry_progress *progress)
+{
+    PyObject *answer =
+        PyObject_CallFunction(watch->callback, "KKd", (unsigned long long)progress->bytes_done,
+                              (unsigned long long)progress->bytes_total, progress->seconds);
+    if (answer == NULL) {
+        keep_raised(watch);
+    } else if (answer == Py_False) {
+        watch->is_cancelled = true;
+    }
+    Py_XDECREF(answer);
+}
+
+/*
+ * A cancelled run ends soon, unless this rank has done its part of it and waits for others. One who
+ * interrupts the program does not want to wait with it: then the world is ended.
+ */
+static void end_world(fp_service *own, double seconds, bool again)
+{
+    fp_watch *watch = &own->watch;
+    if (!watch->is_aborted && (again || seconds - watch->stopped > own->patience)) {
+        watch->is_aborted = true;
+        ferry_world_abort(own->raw, "the program was interrupted");
+    }
+}
+
+static void look(fp_service *own, const ferry_progress *progress)
+{
+    fp_watch *watch = &own->watch;
+    if (PyErr_CheckSignals() != 0) {
+        bool again = watch->is_interrupted;
+        keep_raised(watch);
+        watch->stopped        = again ? watch->stopped : progress->seconds;
+        watch->is_interrupted = true;
+        end_world(own, progress->seconds, again);
+    } else if (watch->is_interrupted) {
+        end_world(own, progress->seconds, false);
+    } else if (watch->callback != NULL && watch->type == NULL) {
+        tell(watch, progress);
+    }
+}
+
+bool fp_service_progress(void *context, const ferry_progress *progress)
+{
+    const double OFTEN = 0.04; /* the last call follows right after another one, or a short run */
+    fp_service  *own   = context;
+    fp_watch    *watch = &own->watch;
+    if (watch->callback != NULL || progress->seconds - watch->looked > OFTEN) {
+        watch->looked         = progress->seconds;
+        PyGILState_STATE lock = PyGILState_Ensure();
+        look(own, progress);
+        PyGILState_Release(lock);
+    }
+    return !watch->is_cancelled;
+}
+
+/* What the run ends with here: what was raised beside it goes before what that has led to. */
+static bool watch_end(fp_service *own, ferry_status status, const char *sentence)
+{
+    fp_watch *watch  = &own->watch;
+    watch->callback  = NULL;
+    own->is_running  = false;
+    own->is_tainted  = own->is_tainted || (status != FERRY_OK && status != FERRY_ERR_ABORTED);
+    PyObject *type   = watch->type;
+    bool      raised = type != NULL;
+    if (raised) {
+        PyErr_Restore(type, watch->value, watch->trace);
+        watch->type = watch->value = watch->trace = NULL;
+    } else if (status != FERRY_OK) {
+        fp_raise(status, sentence);
+    }
+    return !raised && status == FERRY_OK;
+}
+
+/* Runs. */
+
+typedef struct beginning {
+    ferry_service *service;
+    ferry_request *request;
+} beginning;
+
+static ferry_status call_start(void *context, ferry_error *error)
+{
+    beginning *b = context;
+    return ferry_service_start(b->service, NULL, &b->request, error);
+}
+
+static bool begin_now(beginning *b)
+{
+    ferry_error    error;
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_status   status = call_start(b, &error);
+    PyEval_RestoreThread(thread);
+    if (status != FERRY_OK) {
+        fp_raise(status, error.message);
+    }
+    return status == FERRY_OK;
+}
+
+/* The service is entered. NULL with an exception. */
+static ferry_request *begin(fp_service *own, PyObject *callback)
+{
+    beginning b = {.service = own->service, .request = NULL};
+    if (own->is_running) {
+        return (ferry_request *)fp_raise(
+            FERRY_ERR_MISUSE, "a run is under way: wait for its request before the next one");
+    }
+    if (!fp_holds_check(&own->holds)) {
+        return NULL;
+    }
+    fp_watch_clear(&own->watch);
+    own->watch.callback = callback == Py_None ? NULL : callback;
+    /* After a ledger all ranks prepare once more together: that may wait. */
+    own->is_running = own->is_resumed ? fp_block(own->raw, call_start, &b) : begin_now(&b);
+    return own->is_running ? b.request : NULL;
+}
+
+PyObject *fp_service_run(PyObject *self, PyObject *callback)
+{
+    fp_service *own = (fp_service *)self;
+    if (!fp_service_enter(own)) {
+        return NULL;
+    }
+    ferry_request *request = begin(own, callback);
+    bool           good    = false;
+    if (request != NULL) {
+        ferry_error    error;
+        PyThreadState *thread = PyEval_SaveThread();
+        ferry_status   status = ferry_request_wait(request, &error);
+        ferry_request_destroy(request);
+        PyEval_RestoreThread(thread);
+        good = watch_end(own, status, error.message);
+    }
+    fp_service_leave(own);
+    return good ? (Py_INCREF(Py_None), Py_None) : NULL;
+}
+
+PyObject *fp_service_start(PyObject *self, PyObject *callback)
+{
+    fp_service *own = (fp_service *)self;
+    if (!fp_service_enter(own)) {
+        return NULL;
+    }
+    fp_request *made = PyObject_New(fp_request, request_type);
+    if (made != NULL) {
+        Py_INCREF(self);
+        Py_INCREF(callback);
+        made->service  = own;
+        made->callback = callback;
+        made->is_done  = false;
+        made->request  = begin(own, callback);
+        if (made->request == NULL) {
+            Py_CLEAR(made);
+        }
+    }
+    fp_service_leave(own);
+    return (PyObject *)made;
+}
+
+/* time_runs(n): the seconds of n runs in a loop of C, to compare run() with. */
+PyObject *fp_service_time_runs(PyObject *self, PyObject *number)
+{
+    fp_service *own = (fp_service *)self;
+    uint64_t    n;
+    if (!fp_u64(number, "the number of runs", &n) || !fp_service_enter(own)) {
+        return NULL;
+    }
+    fp_watch_clear(&own->watch);
+    ferry_error     error;
+    ferry_status    status = FERRY_OK;
+    struct timespec begin, end;
+    PyThreadState  *thread = PyEval_SaveThread();
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (uint64_t i = 0; status == FERRY_OK && i < n && !own->watch.is_cancelled; i++) {
+        status = ferry_service_run(own->service, &error);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    PyEval_RestoreThread(thread);
+    bool good = watch_end(own, status, error.message);
+    fp_service_leave(own);
+    double seconds =
+        (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+    return good ? PyFloat_FromDouble(seconds) : NULL;
+}
+
+/* Requests. */
+
+/* As far as the run goes the world is this thread's; what has ended needs neither. */
+static bool enter(fp_request *own)
+{
+    return own->is_done ? fp_enter(&own->service->use, true) : fp_service_enter(own->service);
+}
+
+static void leave(fp_request *own, bool was_done)
+{
+    if (was_done) {
+        fp_leave(&own->service->use);
+    } else {
+        fp_service_leave(own->service);
+    }
+}
+
+static bool request_end(fp_request *own, bool was_done, ferry_status status, const char *sentence)
+{
+    own->is_done = true;
+    if (!was_done) {
+        return watch_end(own->service, status, sentence);
+    }
+    if (status != FERRY_OK) {
+        fp_raise(status, sentence);
+    }
+    return status == FERRY_OK;
+}
+
+static PyObject *request_wait(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_request *own      = (fp_request *)self;
+    bool        was_done = own->is_done;
+    ferry_error error;
+    if (!enter(own)) {
+        return NULL;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_status   status = ferry_request_wait(own->request, &error);
+    PyEval_RestoreThread(thread);
+    bool good = request_end(own, was_done, status, error.message);
+    leave(own, was_done);
+    return good ? (Py_INCREF(Py_None), Py_None) : NULL;
+}
+
+static PyObject *request_test(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_request *own      = (fp_request *)self;
+    bool        was_done = own->is_done, done = false, good = true;
+    ferry_error error;
+    if (!enter(own)) {
+        return NULL;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_status   status = ferry_request_test(own->request, &done, &error);
+    PyEval_RestoreThread(thread);
+    if (done) {
+        good = request_end(own, was_done, status, error.message);
+    }
+    leave(own, was_done);
+    return good ? PyBool_FromLong(done) : NULL;
+}
+
+/* From any thread, also while another one waits. */
+static PyObject *request_cancel(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_request *own = (fp_request *)self;
+    if (!fp_is_own(&own->service->use)) {
+        return fp_raise(FERRY_ERR_MISUSE, "the run belongs to the process that began it");
+    }
+    if (!own->is_done) {
+        ferry_request_cancel(own->request);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *request_done(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((fp_request *)self)->is_done);
+}
+
+/* A run that nobody waits for goes to its end all the same: other ranks count on it. */
+static void request_finish(fp_request *own)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_error    error;
+    ferry_status   status = own->is_done ? FERRY_OK : ferry_request_wait(own->request, &error);
+    ferry_request_destroy(own->request);
+    PyEval_RestoreThread(thread);
+    bool is_known = own->is_done || own->service->is_finalized;
+    if (!is_known && !watch_end(own->service, status, error.message)) {
+        PyErr_WriteUnraisable((PyObject *)own);
+    }
+    PyErr_Restore(type, value, trace);
+}
+
+static void request_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    fp_request   *own  = (fp_request *)self;
+    if (own->request != NULL && fp_is_own(&own->service->use)) {
+        request_finish(own);
+    }
+    Py_DECREF(own->callback);
+    Py_DECREF((PyObject *)own->service);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)type, (void)args, (void)kwargs;
+    PyErr_SetString(PyExc_TypeError, "a request is made by start()");
+    return NULL;
+}
+
+bool fp_add_service_run(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        {"wait", request_wait, METH_NOARGS, "Waits for the end; raises what the run ended with."},
+        {"test", request_test, METH_NOARGS, "Works for a moment; whether the run has ended."},
+        {"cancel", request_cancel, METH_NOARGS, "Ends the run on all ranks; from any thread."},
+        {NULL, NULL, 0, NULL},
+    };
+    static PyGetSetDef properties[] = {
+        {"done", request_done, NULL, "Whether test or wait have seen the end.", NULL},
+        {NULL, NULL, NULL, NULL, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, (void *)"A run that was begun."},
+        {Py_tp_new, (void *)refuse_new},
+        {Py_tp_methods, methods},
+        {Py_tp_getset, properties},
+        {Py_tp_dealloc, (void *)request_dealloc},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {.name      = "ferry._ferry.Request",
+                               .basicsize = sizeof(fp_request),
+                               .flags     = Py_TPFLAGS_DEFAULT,
+                               .slots     = slots};
+    request_type            = fp_add_type(module, &spec);
+    return request_type != NULL;
+}

@@ -1,0 +1,60 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "guard.h"
+
+#include <unistd.h>
+
+void fp_use_init(fp_use *use, const char *what)
+{
+    *use = (fp_use){.what = what, .pid = getpid()};
+}
+
+bool fp_is_own(const fp_use *use)
+{
+    return use->pid == getpid();
+}
+
+bool fp_enter(fp_use *use, bool open)
+{
+    if (!fp_is_own(use)) {
+        fp_raise_format(FERRY_ERR_MISUSE,
+                        "%s belongs to process %ld, which forked this one: make another one here, "
+                        "or start processes with the method \"spawn\"",
+                        use->what, (long)use->pid);
+    } else if (!open) {
+        fp_raise_format(FERRY_ERR_MISUSE, "%s was closed: make another one", use->what);
+    } else if (use->busy) {
+        fp_raise_format(FERRY_ERR_MISUSE,
+                        "%s is in use: a call of another thread, or the call that called back, has "
+                        "not returned; one thread uses it at a time",
+                        use->what);
+    } else {
+        use->busy = true;
+        return true;
+    }
+    return false;
+}
+
+void fp_leave(fp_use *use)
+{
+    use->busy = false;
+}
+
+bool fp_block(ferry_world *world, fp_call_fn call, void *context)
+{
+    ferry_error  error;
+    ferry_status status;
+    bool         guarded;
+    if (!fp_guard_begin(world, &guarded)) {
+        return false;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    status = call(context, &error);
+    Py_END_ALLOW_THREADS
+    if (!fp_guard_end(guarded)) {
+        return false;
+    }
+    if (status != FERRY_OK) {
+        fp_raise(status, error.message);
+    }
+    return status == FERRY_OK;
+}

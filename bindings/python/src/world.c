@@ -1,0 +1,471 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "binding.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+PyTypeObject *fp_world_type;
+
+ferry_world *fp_world_get(PyObject *object)
+{
+    if (!PyObject_TypeCheck(object, fp_world_type)) {
+        fp_raise(FERRY_ERR_INVALID_INPUT, "a ferry.World is wanted here");
+        return NULL;
+    }
+    fp_world *own = (fp_world *)object;
+    if (!fp_enter(&own->use, own->world != NULL)) {
+        return NULL;
+    }
+    fp_leave(&own->use);
+    return own->world;
+}
+
+static PyObject *wrap(ferry_world *world)
+{
+    fp_world *own = PyObject_New(fp_world, fp_world_type);
+    if (own == NULL) {
+        ferry_world_destroy(world);
+        return NULL;
+    }
+    fp_use_init(&own->use, "the world");
+    own->world     = world;
+    own->is_thread = false;
+    return (PyObject *)own;
+}
+
+/* Making. */
+
+typedef struct making {
+    ferry_world_options    options;
+    const ferry_bootstrap *bootstrap;
+    const char            *path;
+    uint32_t               rank, n_ranks;
+    ferry_world           *world;
+    ferry_world          **worlds;
+} making;
+
+static ferry_status make(void *context, ferry_error *error)
+{
+    making *m = context;
+    if (m->bootstrap != NULL) {
+        return ferry_world_create_from_bootstrap(m->bootstrap, &m->options, &m->world, error);
+    }
+    if (m->worlds != NULL) {
+        return ferry_world_create_threads(m->n_ranks, &m->options, m->worlds, error);
+    }
+    return m->path == NULL ? ferry_world_create(&m->options, &m->world, error)
+                           : ferry_world_create_from_file(m->path, m->rank, m->n_ranks, &m->options,
+                                                          &m->world, error);
+}
+
+#define OPTION_NAMES "secret", "deadline", "entry_limit", "join_limit", "nodes", "host"
+#define OPTION_FORMAT "$zdddzz"
+#define OPTION_PLACES(o)                                                                           \
+    &(o).secret, &(o).deadline_seconds, &(o).entry_seconds, &(o).join_seconds, &(o).nodes, &(o).host
+
+PyDoc_STRVAR(from_environment_doc,
+             "Joins the world that the environment describes, as torchrun, mpirun, srun and "
+             "`ferry launch` set it.");
+
+static PyObject *from_environment(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {OPTION_NAMES, NULL};
+    making       m       = {.options = FERRY_WORLD_OPTIONS_INIT};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|" OPTION_FORMAT, names,
+                                     OPTION_PLACES(m.options))) {
+        return NULL;
+    }
+    return fp_block(NULL, make, &m) ? wrap(m.world) : NULL;
+}
+
+static PyObject *from_file(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"path", "rank", "size", OPTION_NAMES, NULL};
+    making       m       = {.options = FERRY_WORLD_OPTIONS_INIT};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sII|" OPTION_FORMAT, names, &m.path, &m.rank,
+                                     &m.n_ranks, OPTION_PLACES(m.options))) {
+        return NULL;
+    }
+    return fp_block(NULL, make, &m) ? wrap(m.world) : NULL;
+}
+
+static PyObject *threads(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"size", OPTION_NAMES, NULL};
+    making       m       = {.options = FERRY_WORLD_OPTIONS_INIT};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|" OPTION_FORMAT, names, &m.n_ranks,
+                                     OPTION_PLACES(m.options))) {
+        return NULL;
+    }
+    if (m.n_ranks == 0 || m.n_ranks > FERRY_MAX_RANKS) {
+        return fp_raise_format(FERRY_ERR_INVALID_INPUT, "a world of %u threads cannot be made",
+                               m.n_ranks);
+    }
+    m.worlds = calloc(m.n_ranks, sizeof(ferry_world *));
+    if (m.worlds == NULL) {
+        return PyErr_NoMemory();
+    }
+    PyObject *list = fp_block(NULL, make, &m) ? PyList_New((Py_ssize_t)m.n_ranks) : NULL;
+    for (uint32_t r = 0; r < m.n_ranks && m.worlds[r] != NULL; r++) {
+        PyObject *one = list == NULL ? NULL : wrap(m.worlds[r]);
+        if (one == NULL) {
+            Py_CLEAR(list);
+            continue;
+        }
+        ((fp_world *)one)->is_thread = true;
+        PyList_SetItem(list, (Py_ssize_t)r, one);
+    }
+    free(m.worlds);
+    return list;
+}
+
+/* Over the caller's own way to talk: parts of one length are joined as they come. */
+
+static int bootstrap_gather(void *context, const void *bytes, size_t n_bytes, void *all_out)
+{
+    fp_exchange  *exchange = context;
+    const void   *all;
+    const size_t *lengths;
+    if (exchange->exchange.all_gather(exchange, bytes, n_bytes, &all, &lengths) != 0) {
+        return -1;
+    }
+    for (uint32_t r = 0; r < exchange->exchange.n_ranks; r++) {
+        if (lengths[r] != n_bytes) {
+            return -1;
+        }
+    }
+    memcpy(all_out, all, n_bytes * exchange->exchange.n_ranks);
+    return 0;
+}
+
+static int bootstrap_barrier(void *context)
+{
+    fp_exchange  *exchange = context;
+    const void   *all;
+    const size_t *lengths;
+    return exchange->exchange.all_gather(exchange, "", 0, &all, &lengths);
+}
+
+PyDoc_STRVAR(from_exchange_doc,
+             "Joins a world whose ranks find each other by an object with rank, size and "
+             "all_gather(bytes) -> list of bytes.");
+
+static PyObject *from_exchange(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"exchange", OPTION_NAMES, NULL};
+    making       m       = {.options = FERRY_WORLD_OPTIONS_INIT};
+    PyObject    *object;
+    fp_exchange  exchange;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|" OPTION_FORMAT, names, &object,
+                                     OPTION_PLACES(m.options))) {
+        return NULL;
+    }
+    if (!fp_exchange_of(object, &exchange)) {
+        fp_exchange_clear(&exchange);
+        return NULL;
+    }
+    ferry_bootstrap bootstrap = FERRY_BOOTSTRAP_INIT;
+    bootstrap.context         = &exchange;
+    bootstrap.rank            = exchange.exchange.rank;
+    bootstrap.n_ranks         = exchange.exchange.n_ranks;
+    bootstrap.all_gather      = bootstrap_gather;
+    bootstrap.barrier         = bootstrap_barrier;
+    m.bootstrap               = &bootstrap;
+    ferry_error  error;
+    ferry_status status;
+    /* Signals are looked for in the object's own calls. */
+    Py_BEGIN_ALLOW_THREADS
+    status = make(&m, &error);
+    Py_END_ALLOW_THREADS
+    PyObject *made =
+        status == FERRY_OK ? wrap(m.world) : fp_raise_exchanged(&exchange, status, error.message);
+    fp_exchange_clear(&exchange);
+    return made;
+}
+
+/* Numbers. */
+
+#define NUMBER(name, call)                                                                         \
+    static PyObject *get_##name(PyObject *self, void *unused)                                      \
+    {                                                                                              \
+        (void)unused;                                                                              \
+        ferry_world *world = fp_world_get(self);                                                   \
+        return world == NULL ? NULL : PyLong_FromUnsignedLong(call);                               \
+    }
+NUMBER(rank, ferry_world_rank(world))
+NUMBER(size, ferry_world_n_ranks(world))
+NUMBER(epoch, ferry_world_epoch(world))
+NUMBER(n_nodes, ferry_world_n_nodes(world))
+NUMBER(node, ferry_world_node_of(world, ferry_world_rank(world)))
+NUMBER(local_rank, ferry_world_local_rank(world))
+NUMBER(local_size, ferry_world_n_local_ranks(world))
+#undef NUMBER
+
+static PyObject *get_members(PyObject *self, void *unused)
+{
+    (void)unused;
+    ferry_world *world = fp_world_get(self);
+    PyObject    *tuple = world == NULL ? NULL : PyTuple_New(ferry_world_n_ranks(world));
+    for (uint32_t r = 0; tuple != NULL && r < ferry_world_n_ranks(world); r++) {
+        PyTuple_SetItem(tuple, (Py_ssize_t)r,
+                        PyLong_FromUnsignedLong(ferry_world_member(world, r)));
+    }
+    return tuple;
+}
+
+static PyObject *get_closed(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((fp_world *)self)->world == NULL);
+}
+
+/* Collective calls. */
+
+typedef struct collective {
+    ferry_world  *world;
+    const char   *bytes;
+    Py_ssize_t    n_bytes;
+    uint32_t      root;
+    const void   *all;
+    const size_t *lengths;
+    size_t        n_all;
+    uint32_t      min_ranks;
+    ferry_world  *smaller;
+} collective;
+
+static ferry_status call_barrier(void *context, ferry_error *error)
+{
+    return ferry_world_barrier(((collective *)context)->world, error);
+}
+
+static ferry_status call_all_gather(void *context, ferry_error *error)
+{
+    collective *c = context;
+    return ferry_world_all_gather_v(c->world, c->bytes, (size_t)c->n_bytes, &c->all, &c->lengths,
+                                    error);
+}
+
+static ferry_status call_broadcast(void *context, ferry_error *error)
+{
+    collective *c = context;
+    return ferry_world_broadcast(c->world, c->root, c->bytes, (size_t)c->n_bytes, &c->all,
+                                 &c->n_all, error);
+}
+
+static ferry_status call_shrink(void *context, ferry_error *error)
+{
+    collective *c = context;
+    return ferry_world_shrink(c->world, c->min_ranks, &c->smaller, error);
+}
+
+/* Runs one on an open world; false with an exception. The world stays entered: fp_leave follows. */
+static bool collect(PyObject *self, fp_call_fn call, collective *c)
+{
+    fp_world *own = (fp_world *)self;
+    if (!fp_enter(&own->use, own->world != NULL)) {
+        return false;
+    }
+    c->world = own->world;
+    if (fp_block(own->world, call, c)) {
+        return true;
+    }
+    fp_leave(&own->use);
+    return false;
+}
+
+static PyObject *barrier(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    collective c = {0};
+    if (!collect(self, call_barrier, &c)) {
+        return NULL;
+    }
+    fp_leave(&((fp_world *)self)->use);
+    Py_RETURN_NONE;
+}
+
+static PyObject *all_gather(PyObject *self, PyObject *args)
+{
+    collective c = {0};
+    if (!PyArg_ParseTuple(args, "y#", &c.bytes, &c.n_bytes) ||
+        !collect(self, call_all_gather, &c)) {
+        return NULL;
+    }
+    uint32_t    n    = ferry_world_n_ranks(c.world);
+    PyObject   *list = PyList_New((Py_ssize_t)n);
+    const char *at   = c.all;
+    for (uint32_t r = 0; list != NULL && r < n; r++) {
+        PyObject *part = PyBytes_FromStringAndSize(at, (Py_ssize_t)c.lengths[r]);
+        if (part == NULL || PyList_SetItem(list, (Py_ssize_t)r, part) != 0) {
+            Py_CLEAR(list);
+        }
+        at += c.lengths[r];
+    }
+    fp_leave(&((fp_world *)self)->use);
+    return list;
+}
+
+static PyObject *broadcast(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"data", "root", NULL};
+    collective   c       = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "z#|I", names, &c.bytes, &c.n_bytes, &c.root) ||
+        !collect(self, call_broadcast, &c)) {
+        return NULL;
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize(c.all, (Py_ssize_t)c.n_all);
+    fp_leave(&((fp_world *)self)->use);
+    return bytes;
+}
+
+static PyObject *shrink(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"min_size", NULL};
+    collective   c       = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|I", names, &c.min_ranks) ||
+        !collect(self, call_shrink, &c)) {
+        return NULL;
+    }
+    fp_leave(&((fp_world *)self)->use);
+    return wrap(c.smaller);
+}
+
+/* From any thread, also while another one waits in a call. */
+static PyObject *abort_world(PyObject *self, PyObject *args)
+{
+    const char *reason = "the program ended the world";
+    fp_world   *own    = (fp_world *)self;
+    if (!PyArg_ParseTuple(args, "|s", &reason)) {
+        return NULL;
+    }
+    if (own->world != NULL && fp_is_own(&own->use)) {
+        ferry_world_abort(own->world, reason);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *check(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_world   *own = (fp_world *)self;
+    ferry_error error;
+    if (own->world == NULL || !fp_is_own(&own->use)) {
+        return fp_world_get(self) == NULL ? NULL : (Py_INCREF(Py_None), Py_None);
+    }
+    ferry_status status = ferry_world_state(own->world, NULL, &error);
+    if (status != FERRY_OK) {
+        return fp_raise(status, error.message);
+    }
+    Py_RETURN_NONE;
+}
+
+/* The end. */
+
+static void close_handle(fp_world *own)
+{
+    ferry_world *world = own->world;
+    own->world         = NULL;
+    if (world != NULL && fp_is_own(&own->use)) {
+        Py_BEGIN_ALLOW_THREADS
+        ferry_world_destroy(world);
+        Py_END_ALLOW_THREADS
+    }
+}
+
+static PyObject *close_world(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_world *own = (fp_world *)self;
+    if (own->world == NULL || !fp_is_own(&own->use)) {
+        Py_RETURN_NONE;
+    }
+    if (!fp_enter(&own->use, true)) {
+        return NULL;
+    }
+    close_handle(own);
+    fp_leave(&own->use);
+    Py_RETURN_NONE;
+}
+
+static void *leave(void *world)
+{
+    ferry_world_destroy(world);
+    return NULL;
+}
+
+/*
+ * Leaving waits for the other ranks. Of a world of threads the collector lets go one after the
+ * other, on one thread: each leaves on a thread of its own, or the first would wait for the second.
+ */
+static void leave_apart(fp_world *own)
+{
+    pthread_t thread;
+    if (own->is_thread && own->world != NULL && fp_is_own(&own->use) &&
+        pthread_create(&thread, NULL, leave, own->world) == 0) {
+        pthread_detach(thread);
+        own->world = NULL;
+    }
+}
+
+static void dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    leave_apart((fp_world *)self);
+    close_handle((fp_world *)self);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+bool fp_add_world(PyObject *module)
+{
+    static PyMethodDef methods[] = {
+        {"barrier", barrier, METH_NOARGS, "Waits for all ranks."},
+        {"all_gather", all_gather, METH_VARARGS, "Everybody's bytes, in order of ranks."},
+        {"broadcast", (PyCFunction)(void (*)(void))broadcast, METH_VARARGS | METH_KEYWORDS,
+         "What rank `root` gives, on every rank."},
+        {"shrink", (PyCFunction)(void (*)(void))shrink, METH_VARARGS | METH_KEYWORDS,
+         "After a loss: a world of the ranks that live."},
+        {"abort", abort_world, METH_VARARGS, "Ends the world on every rank, with a reason."},
+        {"check", check, METH_NOARGS, "Raises why the world has failed, if it has."},
+        {"close", close_world, METH_NOARGS, "Leaves the world."},
+        {NULL, NULL, 0, NULL},
+    };
+    static PyGetSetDef properties[] = {
+        {"rank", get_rank, NULL, "This rank.", NULL},
+        {"size", get_size, NULL, "How many ranks there are.", NULL},
+        {"epoch", get_epoch, NULL, "How often the world has shrunk.", NULL},
+        {"members", get_members, NULL, "Who each rank was in the first world.", NULL},
+        {"n_nodes", get_n_nodes, NULL, "How many nodes there are.", NULL},
+        {"node", get_node, NULL, "The node of this rank.", NULL},
+        {"local_rank", get_local_rank, NULL, "This rank's number on its node.", NULL},
+        {"local_size", get_local_size, NULL, "How many ranks this node has.", NULL},
+        {"closed", get_closed, NULL, "Whether close() was called.", NULL},
+        {NULL, NULL, NULL, NULL, NULL},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, (void *)"A set of ranks that found each other."},
+        {Py_tp_methods, methods},
+        {Py_tp_getset, properties},
+        {Py_tp_dealloc, (void *)dealloc},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {.name      = "ferry._ferry.World",
+                               .basicsize = sizeof(fp_world),
+                               .flags     = Py_TPFLAGS_DEFAULT,
+                               .slots     = slots};
+#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
+    static PyMethodDef functions[] = {
+        {"world_from_environment", KEYWORDS(from_environment), from_environment_doc},
+        {"world_from_file", KEYWORDS(from_file), "Joins a world whose ranks meet in a file."},
+        {"world_from_exchange", KEYWORDS(from_exchange), from_exchange_doc},
+        {"world_of_threads", KEYWORDS(threads), "A list of worlds, one for each thread."},
+        {NULL, NULL, 0, NULL},
+    };
+    fp_world_type = fp_add_type(module, &spec);
+    return fp_world_type != NULL && fp_add_functions(module, functions);
+}

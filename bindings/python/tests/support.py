@@ -1,0 +1,100 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Runs a function of a test file on several ranks, each a process of its own.
+
+    def two(rank, size):
+        ...
+
+    class Test(unittest.TestCase):
+        def test_two(self):
+            self.assertEqual(run_ranks(two, 2), [...])  # what each rank returned, by repr and eval
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+_CHILD = """
+import importlib, os, sys
+sys.path.insert(0, {here!r})
+module = importlib.import_module({module!r})
+value = getattr(module, {name!r})(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), *{args!r})
+with open(os.environ["FERRY_TEST_RESULT"], "w") as file:
+    file.write(repr(value))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class RanksFailed(AssertionError):
+    """Says what each rank that failed wrote."""
+
+
+def start_ranks(
+    function: Callable[..., Any], size: int, args: tuple = (), env: Optional[Dict[str, str]] = None,
+    folder: str = "",
+) -> List[subprocess.Popen]:
+    secret, port = secrets.token_hex(16), str(free_port())
+    processes = []
+    for rank in range(size):
+        variables = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
+                         MASTER_PORT=port, LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
+                         FERRY_SECRET=secret, OMP_NUM_THREADS="1",
+                         FERRY_TEST_RESULT=os.path.join(folder, "result.%d" % rank), **(env or {}))
+        code = _CHILD.format(here=HERE, module=function.__module__, name=function.__name__, args=args)
+        with open(os.path.join(folder, "output.%d" % rank), "wb") as output:
+            processes.append(subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", code],
+                                              env=variables, stdout=output,
+                                              stderr=subprocess.STDOUT))
+    return processes
+
+
+def run_ranks(
+    function: Callable[..., Any], size: int, *args: Any, env: Optional[Dict[str, str]] = None,
+    timeout: float = 120, may_fail: tuple = (),
+) -> List[Any]:
+    """What function(rank, size, *args) of a test file returned on each rank; None for those of
+    ``may_fail`` that ended otherwise."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes = start_ranks(function, size, args, env, folder)
+        until = time.monotonic() + timeout
+        failed = []
+        for rank, process in enumerate(processes):
+            try:
+                code = process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                code = "still running after %g s" % timeout
+            if code != 0 and rank not in may_fail:
+                failed.append((rank, code))
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if failed:
+            texts = []
+            for rank, code in failed:
+                with open(os.path.join(folder, "output.%d" % rank), errors="replace") as file:
+                    texts.append("rank %d ended with %s:\n%s" % (rank, code, file.read()[-4000:]))
+            raise RanksFailed("\n".join(texts))
+        values = []
+        for rank in range(size):
+            path = os.path.join(folder, "result.%d" % rank)
+            if not os.path.exists(path):
+                values.append(None)
+                continue
+            with open(path) as file:
+                values.append(ast.literal_eval(file.read()))
+        return values

@@ -1,0 +1,172 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""A server's fused and sharded weights against the same cut by hand."""
+
+import unittest
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+import ferry
+from ferry.adapters import vllm
+from support import run_ranks
+
+SMALL = dict(hidden_size=24, n_heads=8, n_kv_heads=2, head_dim=4, intermediate_size=16, n_layers=2,
+             vocab_size=70, vocab_multiple=8, qkv_bias=True, qk_norm=True, dtype="f32")
+
+
+def model(config):
+    """Numbers that tell every element of every tensor apart."""
+    rng = np.random.default_rng(7)
+    hidden, q, kv, inter = (config.hidden_size, config.n_heads * config.head_dim,
+                            config.n_kv_heads * config.head_dim, config.intermediate_size)
+    shapes = {"model.norm.weight": (hidden,),
+              "model.embed_tokens.weight": (config.vocab_size, hidden),
+              "lm_head.weight": (config.vocab_size, hidden)}
+    for i in range(config.n_layers):
+        layer = f"model.layers.{i}."
+        for name, rows in (("q", q), ("k", kv), ("v", kv)):
+            shapes[f"{layer}self_attn.{name}_proj.weight"] = (rows, hidden)
+            shapes[f"{layer}self_attn.{name}_proj.bias"] = (rows,)
+        shapes[layer + "self_attn.o_proj.weight"] = (hidden, q)
+        shapes[layer + "self_attn.q_norm.weight"] = (config.head_dim,)
+        shapes[layer + "self_attn.k_norm.weight"] = (config.head_dim,)
+        shapes[layer + "mlp.gate_proj.weight"] = (inter, hidden)
+        shapes[layer + "mlp.up_proj.weight"] = (inter, hidden)
+        shapes[layer + "mlp.down_proj.weight"] = (hidden, inter)
+        shapes[layer + "input_layernorm.weight"] = (hidden,)
+        shapes[layer + "post_attention_layernorm.weight"] = (hidden,)
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def part(tensor, n, at, dim=0):
+    return np.split(tensor, n, dim)[at]
+
+
+def heads_of_kv(tensor, config, tp, rank):
+    """With fewer heads than ranks, neighbours hold the same one."""
+    heads = np.split(tensor, config.n_kv_heads)
+    if config.n_kv_heads >= tp:
+        each = config.n_kv_heads // tp
+        return np.concatenate(heads[rank * each:(rank + 1) * each])
+    return heads[rank // (tp // config.n_kv_heads)]
+
+
+def vocabulary(tensor, config, tp, rank, padding):
+    padded = np.full((-(-len(tensor) // config.vocab_multiple) * config.vocab_multiple,
+                      tensor.shape[1]), padding, np.float32)
+    padded[:len(tensor)] = tensor
+    return part(padded, tp, rank)
+
+
+def cut(full, config, tp, rank, padding):
+    """The unfused shards of a rank."""
+    found = {}
+    for name, tensor in full.items():
+        if "_norm." in name or "layernorm" in name or name == "model.norm.weight":
+            found[name] = tensor
+        elif "embed" in name or "head" in name:
+            found[name] = vocabulary(tensor, config, tp, rank, padding)
+        elif ".k_proj" in name or ".v_proj" in name:
+            found[name] = heads_of_kv(tensor, config, tp, rank)
+        else:
+            found[name] = part(tensor, tp, rank, 1 if "o_proj" in name or "down" in name else 0)
+    return {name: tensor.copy() for name, tensor in found.items()}
+
+
+def fuse(shards):
+    found = {}
+    for name, tensor in shards.items():
+        if ".q_proj" in name:
+            parts = [shards[name.replace(".q_proj", f".{one}_proj")] for one in "qkv"]
+            found[name.replace(".q_proj", ".qkv_proj")] = np.concatenate(parts)
+        elif ".gate_proj" in name:
+            parts = [tensor, shards[name.replace(".gate_proj", ".up_proj")]]
+            found[name.replace(".gate_proj", ".gate_up_proj")] = np.concatenate(parts)
+        elif not any(one in name for one in (".k_proj", ".v_proj", ".up_proj")):
+            found[name] = tensor
+    return found
+
+
+def refits(rank, size, source_tp, destination_tp, source_ranks, destination_ranks):
+    """Names that came out wrong on this rank, and how many were looked at."""
+    config = vllm.Config(**SMALL)
+    full = model(config)
+    source = target = wanted = None
+    if rank in source_ranks:
+        source = cut(full, config, source_tp, source_ranks.index(rank) % source_tp, -1)
+    if rank in destination_ranks:
+        place = destination_ranks.index(rank) % destination_tp
+        wanted = fuse(cut(full, config, destination_tp, place, -2))
+        target = {name: np.full_like(one, -2) for name, one in wanted.items()}
+    vllm.refit(source, target, config, source_tp=source_tp, destination_tp=destination_tp,
+               source_ranks=source_ranks, destination_ranks=destination_ranks)
+    if wanted is None:
+        return [], 0
+    return [name for name in wanted if not np.array_equal(target[name], wanted[name])], len(wanted)
+
+
+@unittest.skipIf(np is None, "numpy is not installed")
+class Refits(unittest.TestCase):
+    def check(self, size, *how):
+        for wrong, n in run_ranks(refits, size, *how):
+            self.assertEqual(wrong, [])
+            self.assertIn(n, (0, 2 * 9 + 3))
+
+    def test_whole_model_to_four_ranks(self):
+        self.check(4, 1, 4, [0], [0, 1, 2, 3])  # heads of keys and values are fewer than ranks
+
+    def test_sharded_to_sharded_in_other_order(self):
+        self.check(4, 4, 2, [3, 1, 0, 2], [2, 3])
+
+    def test_replicas_on_both_sides(self):
+        self.check(4, 2, 1, [0, 1, 2, 3], [3, 1])
+
+
+@unittest.skipIf(np is None, "numpy is not installed")
+class Shapes(unittest.TestCase):
+    def test_every_tensor_parallel_size(self):
+        config = vllm.Config(**SMALL)
+        full = model(config)
+        for tp in (1, 2, 4, 8):
+            plan = ferry.plan(vllm.spec(config, destination_tp=tp))
+            for rank in range(tp):
+                wanted = fuse(cut(full, config, tp, rank, 0))
+                found = plan.shards("destination", rank)
+                self.assertEqual(set(found), set(wanted))
+                for name, shard in found.items():
+                    rows = wanted[name].shape
+                    if "embed" in name or "head" in name:  # without padding
+                        rows = (max(0, min(72 // tp, 70 - rank * 72 // tp)), *rows[1:])
+                    self.assertEqual(shard.shape, rows, (tp, rank, name))
+
+
+class Configs(unittest.TestCase):
+    def test_of_hf(self):
+        config = vllm.Config.of_hf({
+            "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 100,
+            "tie_word_embeddings": True})
+        self.assertEqual((config.head_dim, config.n_kv_heads, config.tied), (16, 2, True))
+        names = [entry["name"] for entry in vllm.spec_dict(config)["tensors"]]
+        self.assertIn("model.embed_tokens.weight", names)
+        self.assertNotIn("lm_head.weight", names)
+
+    def test_what_cannot_be_cut_is_said(self):
+        rows = (
+            (dict(n_heads=5, n_kv_heads=5, head_dim=0), {}, "give head_dim"),
+            (dict(n_kv_heads=3), {}, "3 heads of keys and values do not divide 8 heads"),
+            ({}, dict(destination_tp=3), "8 heads cannot be cut for 3 ranks of the destination"),
+            (dict(intermediate_size=18), dict(source_tp=4), "18 rows of the MLP"),
+            (dict(n_heads=12, n_kv_heads=6), dict(source_tp=4), "neither divides the other"),
+            (dict(vocab_multiple=1), dict(source_tp=4), "padded to 70 rows"),
+            ({}, dict(source_tp=2, source_ranks=[0, 1, 2]), "no multiple of 2"),
+        )
+        for change, how, sentence in rows:
+            with self.subTest(sentence), self.assertRaisesRegex(ferry.InvalidInput, sentence):
+                vllm.spec_dict(vllm.Config(**{**SMALL, **change}), **how)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,487 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Checkpoints: files that are written and read here, by the rules of docs/formats.md alone."""
+
+import gc
+import json
+import math
+import os
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import ferry
+
+WIDTHS = {"BF16": 2, "F32": 4, "I64": 8}
+TP = {"format": "ferry.layout/1", "mesh": [["tp", 2]],
+      "rules": [{"match": "rows.*", "shard": [{"dim": 0, "axis": "tp"}]},
+                {"match": "columns", "shard": [{"dim": 1, "axis": "tp"}]}, {"match": "*"}]}
+
+
+def write_file(path, tensors, metadata=None):
+    """tensors: {name: (word, shape, bytes)}"""
+    header, at = {} if metadata is None else {"__metadata__": metadata}, 0
+    for name, (word, shape, data) in tensors.items():
+        header[name] = {"dtype": word, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            file.write(data)
+
+
+def read_file(path):
+    with open(path, "rb") as file:
+        length = struct.unpack("<Q", file.read(8))[0]
+        header = json.loads(file.read(length))
+        data = file.read()
+    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+            for name, entry in header.items() if name != "__metadata__"}
+
+
+def some_tensors():
+    rng = random.Random(7)
+
+    def one(word, shape):
+        n = math.prod(shape) * WIDTHS[word]
+        return word, shape, bytes(rng.randrange(256) for _ in range(n))
+
+    return {"rows.0": one("BF16", [6, 4]), "rows.1": one("F32", [5, 3]),
+            "columns": one("BF16", [3, 8]), "scalar": one("I64", []), "norm": one("F32", [7])}
+
+
+def rows_of(tensor, begin, end):
+    word, shape, data = tensor
+    row = math.prod(shape[1:]) * WIDTHS[word]
+    return word, [end - begin] + shape[1:], data[begin * row:end * row]
+
+
+def columns_of(tensor, begin, end):
+    word, shape, data = tensor
+    width, row = WIDTHS[word], shape[1] * WIDTHS[word]
+    parts = [data[r * row + begin * width:r * row + end * width] for r in range(shape[0])]
+    return word, [shape[0], end - begin], b"".join(parts)
+
+
+def cut_in_two(tensors):
+    """What the files of TP's two ranks must hold."""
+    ranks = []
+    for rank in (0, 1):
+        held = {name: tensors[name] for name in ("scalar", "norm")}
+        held["rows.0"] = rows_of(tensors["rows.0"], 3 * rank, 3 * rank + 3)
+        held["rows.1"] = rows_of(tensors["rows.1"], 3 * rank, min(5, 3 * rank + 3))
+        held["columns"] = columns_of(tensors["columns"], 4 * rank, 4 * rank + 4)
+        ranks.append(held)
+    return ranks
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.tensors = some_tensors()
+        self.model = self.at("model")
+        os.mkdir(self.model)
+        write_file(os.path.join(self.model, "model.safetensors"), self.tensors, {"format": "pt"})
+
+    def at(self, name):
+        return os.path.join(self.folder, name)
+
+    def read_ranks(self, path, n):
+        return [read_file(os.path.join(path, "rank-%05d.safetensors" % rank)) for rank in range(n)]
+
+
+class ConvertTest(Files):
+    def test_there_and_back(self):
+        there = ferry.convert(self.model, TP, self.at("tp2"))
+        self.assertEqual(self.read_ranks(self.at("tp2"), 2), cut_in_two(self.tensors))
+        self.assertTrue(there.is_sharded)
+        self.assertEqual((there.path, there.dry_run, there.n_tensors), (self.at("tp2"), False, 5))
+        self.assertEqual([(f.name, f.rank, f.n_tensors) for f in there.files],
+                         [("rank-00000.safetensors", 0, 5), ("rank-00001.safetensors", 1, 5)])
+        sizes = [os.path.getsize(os.path.join(self.at("tp2"), f.name)) for f in there.files]
+        self.assertEqual([f.bytes for f in there.files], sizes)
+        self.assertEqual(there.file_bytes, sum(sizes))
+        self.assertEqual(there.read_bytes, sum(len(data) for _, _, data in self.tensors.values()))
+        self.assertGreater(there.seconds, 0)
+        self.assertGreater(there.gbytes_per_s, 0)
+        self.assertIsNone(there.estimated_seconds)
+        back = ferry.convert(pathlib.Path(self.at("tp2")), "hf", pathlib.Path(self.at("back")))
+        self.assertEqual(read_file(os.path.join(self.at("back"), "model.safetensors")),
+                         self.tensors)
+        self.assertEqual((back.is_sharded, back.files[0].rank), (False, None))
+        self.assertEqual(back.n_checked, 3 * 2 + 2)  # one replica of each is read
+
+    def test_ways_to_say_where_to(self):
+        """A dict, a file, a checkpoint that has the layout, and that checkpoint's layout."""
+        ferry.convert(self.model, TP, self.at("dict"))
+        with open(self.at("layout.json"), "w") as file:
+            json.dump(TP, file)
+        ferry.convert(self.model, self.at("layout.json"), self.at("file"))
+        checkpoint = ferry.inspect(self.at("dict"))
+        ferry.convert(ferry.inspect(self.model), checkpoint, self.at("checkpoint"))
+        ferry.convert(self.model, checkpoint.layout, self.at("layout"))
+        ferry.convert(checkpoint, ferry.inspect(self.model), self.at("logical"))
+        for name in ("file", "checkpoint", "layout"):
+            self.assertEqual(self.read_ranks(self.at(name), 2), cut_in_two(self.tensors), name)
+        self.assertEqual(read_file(os.path.join(self.at("logical"), "model.safetensors")),
+                         self.tensors)
+
+    def test_short_form(self):
+        """A tensor of a name that no rule knows is whole on every rank, and is named."""
+        layer = "model.layers.0."
+        tensors = {layer + "mlp.up_proj.weight": self.tensors["rows.0"],
+                   layer + "mlp.down_proj.weight": self.tensors["columns"],
+                   layer + "strange": self.tensors["norm"]}
+        path = self.at("llama")
+        os.mkdir(path)
+        write_file(os.path.join(path, "model.safetensors"), tensors)
+        with open(os.path.join(path, "config.json"), "w") as file:
+            json.dump({"architectures": ["LlamaForCausalLM"], "num_attention_heads": 4,
+                       "num_key_value_heads": 2, "hidden_size": 8, "num_hidden_layers": 1}, file)
+        result = ferry.convert(path, "tp=2", self.at("tp2"))
+        self.assertEqual(result.replicated, (layer + "strange",))
+        for rank, held in enumerate(self.read_ranks(self.at("tp2"), 2)):
+            self.assertEqual(held, {
+                layer + "mlp.up_proj.weight": rows_of(self.tensors["rows.0"], 3 * rank,
+                                                      3 * rank + 3),
+                layer + "mlp.down_proj.weight": columns_of(self.tensors["columns"], 4 * rank,
+                                                           4 * rank + 4),
+                layer + "strange": self.tensors["norm"]})
+
+    def test_subset(self):
+        result = ferry.convert(self.model, TP, self.at("tp2"), subset="rows.*")
+        self.assertEqual(result.n_tensors, 2)
+        for held, expected in zip(self.read_ranks(self.at("tp2"), 2), cut_in_two(self.tensors)):
+            self.assertEqual(held, {n: expected[n] for n in ("rows.0", "rows.1")})
+
+    def test_cast(self):
+        values = [1.0, -2.5, 3.140625, 0.0]
+        path = self.at("f.safetensors")
+        write_file(path, {"f": ("F32", [4], struct.pack("<4f", *values)),
+                          "i": ("I64", [1], bytes(8))})
+
+        class Dtype:
+            def __str__(self):
+                return "torch.bfloat16"
+
+        upper = struct.pack("<4f", *values)  # exact in bf16: its upper halves
+        upper = b"".join(upper[k + 2:k + 4] for k in range(0, 16, 4))
+        for i, cast in enumerate(("bf16", "BF16", Dtype())):
+            ferry.convert(path, "hf", self.at("cast%d" % i), cast=cast)
+            found = read_file(os.path.join(self.at("cast%d" % i), "model.safetensors"))
+            self.assertEqual(found, {"f": ("BF16", [4], upper), "i": ("I64", [1], bytes(8))})
+        for bad in ("i8", "no such type", "bytes:3"):
+            with self.assertRaises(ferry.Error):
+                ferry.convert(path, "hf", self.at("bad"), cast=bad)
+            self.assertFalse(os.path.exists(self.at("bad")))
+
+    def test_parts(self):
+        result = ferry.convert(self.model, "hf", self.at("parts"), part_bytes=100, threads=2,
+                               memory_cap=1 << 20)
+        self.assertGreater(len(result.files), 1)
+        self.assertTrue(os.path.exists(os.path.join(self.at("parts"),
+                                                    "model.safetensors.index.json")))
+        ferry.compare(self.at("parts"), self.model)
+
+    def test_dry_run(self):
+        before = sorted(os.listdir(self.folder))
+        plain = ferry.convert(self.model, TP, dry_run=True)
+        tried = ferry.convert(self.model, TP, self.at("tp2"), dry_run=True)
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+        real = ferry.convert(self.model, TP, self.at("tp2"))
+        for one in (plain, tried):
+            self.assertTrue(one.dry_run)
+            self.assertEqual((one.files, one.n_tensors, one.read_bytes, one.file_bytes),
+                             (real.files, real.n_tensors, real.read_bytes, real.file_bytes))
+            self.assertEqual((one.written_bytes, one.seconds), (0, 0))
+        self.assertIsNone(plain.estimated_seconds)
+        with self.assertRaisesRegex(ferry.FileError, "exists already"):
+            ferry.convert(self.model, TP, self.at("tp2"), dry_run=True)
+
+    def test_wrong(self):
+        before = sorted(os.listdir(self.folder))
+        missing, out = self.at("missing"), self.at("out")
+        for error, call in (
+            (ferry.FileError, lambda: ferry.convert(missing, TP, out)),
+            (ferry.FileError, lambda: ferry.convert(self.model, TP, self.model)),
+            (ferry.InvalidInput, lambda: ferry.convert(self.model, TP)),
+            (ferry.InvalidInput, lambda: ferry.convert(self.model, {}, out)),
+            (ferry.Error, lambda: ferry.convert(self.model, "no such form", out)),
+            (ferry.InvalidInput, lambda: ferry.convert(self.model, TP, out, threads=-1)),
+            (ferry.InvalidInput, lambda: ferry.convert(self.model, TP, out, part_bytes="1")),
+            (ferry.Error, lambda: ferry.convert(self.model, TP, out, memory_cap=5)),
+            (ferry.Error, lambda: ferry.convert(self.model, TP, out, subset="none")),
+            (TypeError, lambda: ferry.convert(self.model, TP, 5)),
+        ):
+            with self.assertRaises(error):
+                call()
+            self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+
+class ProgressTest(Files):
+    """Of a model that takes long enough to be told of: what is done at once is not."""
+
+    def setUp(self):
+        super().setUp()
+        size = 8 << 20
+        self.tensors["norm"] = "F32", [size // 4], os.urandom(1 << 16) * (size >> 16)
+        write_file(os.path.join(self.model, "model.safetensors"), self.tensors)
+        self.before = sorted(os.listdir(self.folder))
+
+    def told(self, work, progress, **options):
+        """Calls until there was something to tell: work that ends before this thread looks for it
+        the first time, as on a busy machine, is not told of."""
+        for _ in range(100):
+            seen = []
+
+            def note(state):
+                seen.append(state)
+                return progress(state)
+
+            result = work(progress=note, **options)
+            if any(state.phase != "syncing" for state in seen):
+                return seen, result
+            shutil.rmtree(self.at("out"), ignore_errors=True)
+        self.fail("it tells nothing")
+
+    def convert(self, progress, **options):
+        def work(**more):
+            return ferry.convert(self.model, TP, self.at("out"), **more)
+
+        return self.told(work, progress, **options)
+
+    def compare(self, progress):
+        return self.told(lambda progress: ferry.compare(self.model, self.model, progress=progress),
+                         progress)
+
+    def nothing_left(self):
+        self.assertEqual(sorted(os.listdir(self.folder)), self.before)
+
+    def test_is_told(self):
+        seen, result = self.convert(lambda state: None)
+        self.assertEqual({p.phase for p in seen} - {"syncing"}, {"copying"})
+        last = [p for p in seen if p.phase == "copying"][-1]
+        self.assertEqual(last.done_bytes, last.total_bytes)
+        self.assertGreater(result.written_bytes, last.total_bytes)
+        self.assertEqual(sorted(p.seconds for p in seen), [p.seconds for p in seen])
+        self.assertEqual({p.phase for p in self.compare(lambda state: True)[0]}, {"comparing"})
+
+    def test_false_stops(self):
+        for work in (self.convert, self.compare):
+            self.assertRaises(ferry.Stopped, work, lambda state: False)
+            self.nothing_left()
+
+    def test_what_it_raises_comes_out(self):
+        own = KeyError("own")
+
+        def fail(state):
+            raise own
+
+        for work in (self.convert, self.compare):
+            with self.assertRaises(KeyError) as raised:
+                work(fail)
+            self.assertIs(raised.exception, own)
+            self.nothing_left()
+
+    def test_what_it_raises_at_the_end(self):
+        """Everything has been copied, and is removed all the same."""
+        def fail(state):
+            if state.done_bytes == state.total_bytes:
+                raise SystemExit(3)
+
+        self.assertRaises(SystemExit, self.convert, fail)
+        self.nothing_left()
+
+    def test_interrupt(self):
+        """Without a callback, Ctrl-C while threads copy: they stop, and nothing is left."""
+        size = 64 << 20
+        path = self.at("large.safetensors")
+        text = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}})
+        with open(path, "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text.encode())
+            file.truncate(8 + len(text) + size)
+        before = set(os.listdir(self.folder))
+
+        def interrupt():
+            until = time.monotonic() + 60
+            while time.monotonic() < until and set(os.listdir(self.folder)) == before:
+                time.sleep(0.0005)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, handler)
+        for _ in range(10):  # it may end before it looks for signals, and so before this one
+            thread = threading.Thread(target=interrupt)
+            with self.assertRaises(KeyboardInterrupt):
+                thread.start()
+                ferry.convert(path, "hf", self.at("out"), threads=1, memory_cap=1 << 20)
+                thread.join()
+            thread.join()
+            if not os.path.exists(self.at("out")):
+                break
+            shutil.rmtree(self.at("out"))
+        else:
+            self.fail("no conversion was interrupted")
+        self.assertEqual(set(os.listdir(self.folder)), before)
+
+    def test_resume(self):
+        def stop(state):
+            return state.done_bytes < state.total_bytes
+
+        with self.assertRaises(ferry.Stopped):
+            self.convert(stop, resume=True)
+        self.assertNotEqual(sorted(os.listdir(self.folder)), self.before)
+        result = ferry.convert(self.model, TP, self.at("out"), resume=True)
+        self.assertGreater(result.resumed_bytes, 0)
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted([*self.before, "out"]))
+        self.assertEqual(self.read_ranks(self.at("out"), 2), cut_in_two(self.tensors))
+
+    def test_other_threads_go_on(self):
+        """The lock is free while a conversion works: its progress comes from another thread."""
+        results = []
+
+        def work(name):
+            ferry.convert(self.model, TP, self.at(name), progress=results.append)
+            results.append(name)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b", "c")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for name in ("a", "b", "c"):
+            self.assertIn(name, results)
+            self.assertEqual(self.read_ranks(self.at(name), 2), cut_in_two(self.tensors))
+
+
+class InspectTest(Files):
+    def test_logical(self):
+        checkpoint = ferry.inspect(self.model)
+        self.assertEqual((checkpoint.is_sharded, checkpoint.layout), (False, None))
+        self.assertEqual((len(checkpoint), checkpoint.n_tensors, checkpoint.n_files), (5, 5, 1))
+        found = {t.name: (t.dtype, t.shape, t.bytes) for t in checkpoint}
+        words = {"BF16": "bf16", "F32": "f32", "I64": "i64"}
+        self.assertEqual(found, {name: (words[word], tuple(shape), len(data))
+                                 for name, (word, shape, data) in self.tensors.items()})
+        self.assertEqual(checkpoint.tensor_bytes, sum(n for _, _, n in found.values()))
+        path = os.path.join(self.model, "model.safetensors")
+        self.assertEqual(list(checkpoint.files),
+                         [("model.safetensors", None, os.path.getsize(path), 5)])
+        self.assertEqual(checkpoint.file_bytes, os.path.getsize(path))
+        self.assertEqual(ferry.inspect(path).n_tensors, 5)
+
+    def test_sharded(self):
+        ferry.convert(self.model, TP, self.at("tp2"))
+        checkpoint = ferry.inspect(self.at("tp2"))
+        self.assertTrue(checkpoint.is_sharded)
+        self.assertEqual(checkpoint.layout["mesh"], [["tp", 2]])
+        self.assertEqual(checkpoint["columns"].shape, (3, 8))
+        self.assertEqual([f.rank for f in checkpoint.files], [0, 1])
+
+    def test_is_a_sequence_read_when_asked(self):
+        checkpoint = ferry.inspect(self.model)
+        tensors = checkpoint.tensors
+        self.assertEqual([len(tensors), len(tensors[1:3]), len(tensors[-2:])], [5, 2, 2])
+        self.assertEqual(tensors[-1], tensors[4])
+        self.assertRaises(IndexError, lambda: tensors[5])
+        self.assertIn("norm", checkpoint)
+        self.assertNotIn("other", checkpoint)
+        self.assertRaises(KeyError, lambda: checkpoint["other"])
+        self.assertEqual(set(checkpoint.names()), set(self.tensors))
+        self.assertIn("5 tensors in 1 files", repr(checkpoint))
+        self.assertIn("...", repr(tensors))
+
+    def test_wrong(self):
+        from ferry import _ferry
+
+        self.assertRaises(ferry.FileError, ferry.inspect, self.at("missing"))
+        self.assertRaises(TypeError, ferry.inspect, 5)
+        with open(self.at("bad.safetensors"), "wb") as file:
+            file.write(b"\xff" * 40)
+        self.assertRaises(ferry.InvalidInput, ferry.inspect, self.at("bad.safetensors"))
+        self.assertRaises(ferry.Misuse, _ferry.Checkpoint)
+        handle = ferry.inspect(self.model)._handle
+        for index in (5, -1, 1 << 64, None):
+            self.assertRaises(ferry.Error, handle.tensor_at, index)
+            self.assertRaises(ferry.Error, handle.file_at, index)
+
+    def test_fork(self):
+        checkpoint = ferry.inspect(self.model)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if len(list(checkpoint)) == 5 else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+
+class LeakTest(Files):
+    def test_nothing_leaks(self):
+        ferry.convert(self.model, TP, self.at("layout"))
+        layout = ferry.inspect(self.at("layout"))
+
+        def use():
+            for _ in range(10):
+                checkpoint = ferry.inspect(self.model)
+                list(checkpoint), list(checkpoint.files), checkpoint["norm"]
+                ferry.convert(checkpoint, layout, dry_run=True)
+                ferry.compare(checkpoint, self.model, digests=True, threads=1,
+                              memory_cap=1 << 20, progress=lambda p: [p])
+
+        use()
+        gc.collect()
+        before = sys.getallocatedblocks()
+        for _ in range(10):
+            use()
+        gc.collect()
+        self.assertLess(sys.getallocatedblocks() - before, 80)  # one a round: 100
+
+
+class CompareTest(Files):
+    def other(self, **changes):
+        path = self.at("other.safetensors")
+        tensors = dict(self.tensors, **changes)
+        write_file(path, {name: entry for name, entry in tensors.items() if entry is not None})
+        return path
+
+    def test_equal(self):
+        ferry.convert(self.model, TP, self.at("tp2"))
+        result = ferry.compare(self.model, ferry.inspect(self.at("tp2")), digests=True)
+        self.assertEqual((result.n_tensors, result.n_replicas), (5, 2))
+        self.assertEqual(result.tensor_bytes, sum(len(d) for _, _, d in self.tensors.values()))
+        self.assertEqual(set(result.digests), set(self.tensors))
+        self.assertEqual(len(set(result.digests.values())), 5)
+        for text in result.digests.values():
+            self.assertRegex(text, r"^[0-9a-f]{16}$")
+        self.assertIsNone(ferry.compare(self.model, self.model).digests)
+
+    def different(self, path, tensor, place, words):
+        with self.assertRaises(ferry.Different) as raised:
+            ferry.compare(self.model, path)
+        error = raised.exception
+        self.assertEqual((error.tensor, error.slice), (tensor, place))
+        self.assertRegex(str(error), words)
+
+    def test_an_element(self):
+        word, shape, data = self.tensors["rows.1"]
+        changed = bytearray(data)
+        changed[4 * (3 * 3 + 2)] ^= 1
+        self.different(self.other(**{"rows.1": (word, shape, bytes(changed))}), "rows.1", "3, 2",
+                       r'^"rows.1" differs at element \[3, 2\]')
+
+    def test_headers(self):
+        word, shape, data = self.tensors["norm"]
+        self.different(self.other(norm=None), "norm", None, "but not in")
+        self.different(self.other(norm=("I32", shape, data)), "norm", None, "I32")
+        self.different(self.other(norm=(word, [7, 1], data)), "norm", None, "shape")
+
+
+if __name__ == "__main__":
+    unittest.main()

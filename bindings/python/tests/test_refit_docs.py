@@ -1,0 +1,83 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""The page docs/python.md runs, and its programs are those of examples/python, which run too."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples" / "python"
+PAGE = ROOT / "docs" / "python.md"
+
+
+def has(name):
+    try:
+        __import__(name)
+    except ImportError:
+        return False
+    return True
+
+
+def run(*words):
+    done = subprocess.run([sys.executable, *map(str, words)], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=200, cwd=str(ROOT),
+                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+    return done.returncode, done.stdout
+
+
+def torchrun(n, name):
+    return run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n,
+               EXAMPLES / name)
+
+
+class Page(unittest.TestCase):
+    def test_blocks_run(self):
+        code, said = run(ROOT / "tests" / "docs" / "run_blocks.py", PAGE)
+        self.assertEqual(code, 0, said)
+        self.assertGreaterEqual(int(re.search(r"(\d+) blocks ran", said).group(1)), 7)
+
+    def test_programs_are_those_of_the_examples(self):
+        texts = [path.read_text() for path in EXAMPLES.glob("*.py")]
+        blocks = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        self.assertGreaterEqual(len(blocks), 3)
+        for block in blocks:
+            self.assertTrue(any(block in text for text in texts), block)
+
+    def test_every_example_is_tried_here_and_short(self):
+        tried = set(re.findall(r'"(\w+\.py)"', pathlib.Path(__file__).read_text()))
+        for path in EXAMPLES.glob("*.py"):
+            self.assertIn(path.name, tried)
+            self.assertLess(len(path.read_text().splitlines()), 60, path.name)
+
+
+class Examples(unittest.TestCase):
+    def test_convert_checkpoint(self):
+        code, said = run(EXAMPLES / "convert_checkpoint.py")
+        self.assertEqual((code, said), (0, "9 tensors to 4 files and back, every bit the same\n"))
+
+    @unittest.skipUnless(has("torch"), "torch is not installed")
+    def test_refit(self):
+        for n, moved in ((2, 4194304), (4, 6291456)):
+            code, said = torchrun(n, "refit.py")
+            self.assertEqual(code, 0, said)
+            self.assertIn(f"version 3: {moved} bytes between {n} ranks, ", said)
+            self.assertIn(f" {8388608 - moved} stayed", said)
+
+    @unittest.skipUnless(has("torch"), "torch is not installed")
+    def test_dtensor_refit(self):
+        code, said = torchrun(4, "dtensor_refit.py")
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, r"3 tensors, \d+ bytes between 4 ranks")
+
+    @unittest.skipUnless(has("torch"), "torch is not installed")
+    def test_mixed_collective(self):
+        code, said = torchrun(4, "mixed_collective.py")
+        self.assertEqual(code, 0, said)
+        self.assertIn("(3, 64) of 4 ranks to (6, 64)", said)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,331 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""What becomes of runs when somebody interrupts, raises, is late, is killed or just ends."""
+
+import gc
+import os
+import signal
+import threading
+import time
+import unittest
+import weakref
+
+import ferry
+from support import run_ranks
+
+N_BYTES = 1 << 20
+SLOW = {"engines": "delay=50ms", "paths": "staged", "slot_bytes": 65536, "memory_cap": 512 << 10}
+DEADLINE = {"FERRY_DEADLINE": "3"}
+
+
+class Held(bytearray):
+    """A bytearray that can be watched."""
+
+
+def make(rank, size, n_bytes=N_BYTES, **options):
+    """Rank 0 and rank 1 exchange; others take part and move nothing."""
+    service = ferry.RemoteCopyService(**options)
+    service.init("OFF")
+    mine, other = Held(bytes([rank + 1]) * n_bytes), bytearray(n_bytes)
+    if rank < 2:
+        service.register_send(3, mine, 0, None, 1 - rank)
+        service.register_receive(3, other, 0, None, 1 - rank)
+    service.schedule()
+    return service, mine, other
+
+
+def interrupt_after(seconds, times=1):
+    def strike():
+        for _ in range(times):
+            time.sleep(seconds)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=strike, daemon=True).start()
+
+
+def outcome(call):
+    begun = time.monotonic()
+    try:
+        call()
+        text = "well"
+    except BaseException as error:
+        text = type(error).__name__
+    assert time.monotonic() - begun < 20
+    return text
+
+
+def check_whole(rank, service, other):
+    service.set_progress(None)
+    service.run()
+    assert other == bytes([2 - rank]) * len(other)
+    service.finalize()
+
+
+def interrupted_in_the_middle(rank, size):
+    service, _, other = make(rank, size, **SLOW)
+    if rank == 0:
+        interrupt_after(0.3)
+    first = outcome(service.run)
+    states = [one.state for one in service.destinations()]
+    check_whole(rank, service, other)
+    return first, states
+
+
+def interrupted_while_a_peer_is_late(rank, size):
+    service, _, other = make(rank, size)
+    if rank == 0:
+        interrupt_after(0.3)
+    else:
+        time.sleep(1.0)
+    first = outcome(service.run)
+    check_whole(rank, service, other)
+    return first
+
+
+def interrupted_in_a_request(rank, size):
+    service, _, other = make(rank, size, **SLOW)
+    request = service.start()
+    if rank == 0:
+        interrupt_after(0.3)
+    first = outcome(request.wait)
+    again = outcome(request.wait)
+    check_whole(rank, service, other)
+    return first, again
+
+
+def interrupted_when_all_is_done_here(rank, size):
+    """Rank 2 has nothing to move; a rank that never comes keeps it waiting."""
+    service, _, _ = make(rank, size)
+    if rank == 2:
+        interrupt_after(0.3, times=2)
+        return outcome(service.run)
+    if rank == 1:
+        time.sleep(1.5)
+    return outcome(service.run)
+
+
+def interrupted_in_schedule(rank, size):
+    service = ferry.RemoteCopyService()
+    service.init("OFF")
+    if rank == 0:
+        interrupt_after(0.3)
+    else:
+        time.sleep(1.0)
+    return outcome(service.schedule)
+
+
+def a_handler_of_the_program(rank, size):
+    """A signal that raises nothing does not end the run."""
+    seen = []
+    signal.signal(signal.SIGINT, lambda number, frame: seen.append(time.monotonic()))
+    service, _, other = make(rank, size)
+    if rank == 0:
+        interrupt_after(0.3)
+    else:
+        time.sleep(1.0)
+    begun = time.monotonic()
+    service.run()
+    early = all(at < time.monotonic() - 0.2 for at in seen) and len(seen) == (rank == 0)
+    assert other == bytes([2 - rank]) * N_BYTES and time.monotonic() > begun
+    service.finalize()
+    return early
+
+
+class Mistake(Exception):
+    pass
+
+
+def callback_that_raises(rank, size):
+    service, _, other = make(rank, size, **SLOW)
+    calls = []
+
+    def fail(progress):
+        calls.append(progress)
+        raise Mistake("here")
+
+    if rank == 0:
+        service.set_progress(fail)
+    first = outcome(service.run)
+    check_whole(rank, service, other)
+    return first, len(calls) == (1 if rank == 0 else 0)
+
+
+def callback_that_cancels(rank, size):
+    service, _, other = make(rank, size, **SLOW)
+    if rank == 1:
+        service.set_progress(lambda progress: progress.bytes_done < 1)
+    said = ""
+    try:
+        service.run()
+    except ferry.Aborted as error:
+        said = str(error)
+        assert error.ranks == (1,), error.ranks
+    check_whole(rank, service, other)
+    return said
+
+
+def cancelled_request(rank, size):
+    service, _, other = make(rank, size, **SLOW)
+    request = service.start()
+    if rank == 1:
+        threading.Timer(0.2, request.cancel).start()
+    first = outcome(request.wait)
+    check_whole(rank, service, other)
+    return first
+
+
+def killed(rank, size):
+    service, mine, _ = make(rank, size, **SLOW)
+    kept = weakref.ref(mine)
+    del mine
+    if rank == 1:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    try:
+        service.run()
+    except ferry.PeerLost as error:
+        lost = error.ranks
+    small = ferry.world().shrink()
+    version = service.recover(small)
+    ledger = service.take_ledger()
+    service.clear_requests()
+    again = outcome(service.schedule)
+    gc.collect()
+    assert rank != 0 or kept() is not None  # bytes may still be on their way
+    service.finalize()
+    gc.collect()
+    assert kept() is None
+    other = ferry.RemoteCopyService(small)
+    other.init("OFF")
+    mine, target = bytearray([small.rank + 5]), bytearray(1)
+    other.register_send(1, mine, 0, 1, 1 - small.rank)
+    other.register_receive(1, target, 0, 1, 1 - small.rank)
+    other.schedule()
+    other.run()
+    assert target[0] == 6 - small.rank
+    other.finalize()
+    return lost, version, ledger.bytes < N_BYTES, again
+
+
+def goes_on_after_a_loss(rank, size):
+    """What a lost rank leaves behind is moved on, and later runs move everything again."""
+    length = N_BYTES // 4
+    spec = {"format": "ferry.spec/1",
+            "tensors": [{"name": "w", "shape": [3, length], "dtype": "u8"}],
+            "source": {"mesh": [["tp", 1]], "rules": [{"match": "*"}]},
+            "destination": {"mesh": [["tp", 3]],
+                            "rules": [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]}}
+    whole = bytearray(b"".join(bytes([row + 1]) * length for row in range(3)))
+    sources = {"w": whole} if rank == 0 else {}
+    mine = bytearray(length)
+    service = ferry.RemoteCopyService(**SLOW)
+    service.init("OFF")
+    service.bind(ferry.plan(spec), sources, {"w": mine})
+    service.schedule()
+    if rank == 1:
+        threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    assert outcome(service.run) == "PeerLost"
+    small = ferry.world().shrink()
+    assert service.recover(small) == 0
+    ledger = service.take_ledger()
+    in_place = ledger.bytes
+    service.finalize()
+
+    again = ferry.RemoteCopyService(small)
+    again.init("OFF")
+    again.bind(ferry.plan(spec, lost_ranks=[1]), sources, {"w": mine})
+    again.resume(ledger)
+    again.schedule()
+    again.run()
+    numbers = again.statistics()
+    assert bytes(mine) == bytes([rank + 1]) * length
+    received = numbers.bytes_received + numbers.bytes_local * (rank == 0)
+    assert received == length - in_place, (numbers, in_place)
+    whole[:] = bytes(reversed(whole))
+    for _ in range(2):
+        mine[:] = bytes(length)
+        again.run()
+        assert bytes(mine) == bytes([3 - rank]) * length
+    again.finalize()
+    return in_place <= length
+
+
+def ends_without_a_word(rank, size):
+    """A program that ends by an exception is no hang for others, nor for itself."""
+    service, _, _ = make(rank, size)
+    if rank == 1:
+        service.run()
+        time.sleep(0.3)
+        return "gone"
+    service.run()
+    return outcome(service.run) in ("Misuse", "Aborted", "PeerLost")
+
+
+def leaves_the_block_by_an_exception(rank, size):
+    begun = time.monotonic()
+    try:
+        with ferry.RemoteCopyService() as service:
+            service.init("OFF")
+            data = bytearray(8)
+            if rank == 1:
+                raise Mistake()
+            service.register_send(1, data, 0, 8, 0)
+            service.register_receive(1, bytearray(8), 0, 8, 0)
+            service.schedule()
+            return "scheduled"
+    except Mistake:
+        return "mistake"
+    except ferry.Error:
+        return "told" if time.monotonic() - begun < 15 else "late"
+
+
+class Faults(unittest.TestCase):
+    def check(self, function, size, expected, **more):
+        self.assertEqual(run_ranks(function, size, env=DEADLINE, **more), expected)
+
+    def test_an_interrupt_in_the_middle(self):
+        self.check(interrupted_in_the_middle, 2,
+                   [("KeyboardInterrupt", ["torn"]), ("Aborted", ["torn"])])
+
+    def test_an_interrupt_while_a_peer_is_late(self):
+        self.check(interrupted_while_a_peer_is_late, 2, ["KeyboardInterrupt", "Aborted"])
+
+    def test_an_interrupt_in_a_request(self):
+        self.check(interrupted_in_a_request, 2,
+                   [("KeyboardInterrupt", "Aborted"), ("Aborted", "Aborted")])
+
+    def test_an_interrupt_when_all_is_done_here(self):
+        self.check(interrupted_when_all_is_done_here, 3,
+                   ["Aborted", "Aborted", "KeyboardInterrupt"])
+
+    def test_an_interrupt_in_schedule(self):
+        self.check(interrupted_in_schedule, 2, ["KeyboardInterrupt", "Aborted"])
+
+    def test_a_handler_of_the_program(self):
+        self.check(a_handler_of_the_program, 2, [True, True])
+
+    def test_a_callback_that_raises(self):
+        self.check(callback_that_raises, 2, [("Mistake", True), ("Aborted", True)])
+
+    def test_a_callback_that_cancels(self):
+        first, second = run_ranks(callback_that_cancels, 2, env=DEADLINE)
+        self.assertEqual(first, second)
+        self.assertIn("rank 1 cancelled", first)
+
+    def test_a_cancelled_request(self):
+        self.check(cancelled_request, 2, ["Aborted", "Aborted"])
+
+    def test_a_killed_rank(self):
+        self.check(killed, 3, [((1,), 0, True, "PeerLost"), None, ((1,), 0, True, "PeerLost")],
+                   may_fail=(1,))
+
+    def test_going_on_after_a_loss(self):
+        self.check(goes_on_after_a_loss, 3, [True, None, True], may_fail=(1,))
+
+    def test_a_rank_that_ends(self):
+        self.check(ends_without_a_word, 2, [True, "gone"])
+
+    def test_a_block_left_by_an_exception(self):
+        self.check(leaves_the_block_by_an_exception, 2, ["told", "mistake"])
+
+
+if __name__ == "__main__":
+    unittest.main()
