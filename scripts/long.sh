@@ -1,14 +1,11 @@
 #!/bin/sh
-# The tests that take minutes: thousands of random cases, checkpoints of other libraries (their packages go to
-# build/packages), then every fuzz target for a minute.
+# The tests that take minutes: thousands of random cases, other libraries' checkpoints and tensors (their packages
+# go to build/packages), then every fuzz target for a minute.
 set -eu
 cd "$(dirname "$0")/.."
 scripts/packages.sh tests
 scripts/packages.sh fuzz
-if [ ! -x build/packages/bin/python ]; then
-    python3 -m venv build/packages
-    build/packages/bin/pip install -q -r tests/checkpoint/requirements.txt
-fi
+scripts/python_packages.sh
 cmake --preset release
 cmake --build --preset release
 ctest --preset release -L long -j "$(nproc)"

@@ -24,6 +24,7 @@ if [ "${1:-}" = tests ]; then
     need "command -v clang" clang
     need "command -v clang-format" clang-format
     need "python3 -c 'import os, sysconfig; os.stat(sysconfig.get_paths()[\"include\"] + \"/Python.h\")'" python3-dev
+    need "python3 -c 'import ensurepip, venv'" python3-venv
     # Engines, launchers and networks that the tests try; the library builds and runs without them.
     need "pkg-config --exists ucx" libucx-dev
     need "pkg-config --exists pmix" libpmix-dev
@@ -33,7 +34,6 @@ if [ "${1:-}" = tests ]; then
     need "command -v nft" nftables
 fi
 if [ "${1:-}" = fuzz ]; then
-    need "python3 -c 'import ensurepip, venv'" python3-venv
     need "command -v clang" clang
     need "ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer*" libclang-rt-dev
 fi

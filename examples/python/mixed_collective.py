@@ -1,6 +1,8 @@
 """All-reduce over tensor-parallel ranks and all-gather over data-parallel ones, in one operation.
 
     torchrun --nproc-per-node 4 mixed_collective.py
+
+Any even number of processes from 4 on makes groups of two tensor-parallel ranks.
 """
 
 import torch

@@ -128,21 +128,20 @@ ferry_status ferry_model_create(ferry_model **model_out, ferry_error *error)
     return FERRY_OK;
 }
 
-static bool copy_texts(ferry_model *model, ferry_param_metadata *m)
+bool fy_metadata_copy_texts(fy_arena *arena, ferry_param_metadata *m)
 {
-    m->name = fy_arena_copy(&model->arena, m->name, strlen(m->name));
+    m->name = fy_arena_copy(arena, m->name, strlen(m->name));
     if (m->name == NULL) {
         return false;
     }
     if (m->resolved_name != NULL) {
-        m->resolved_name = fy_arena_copy(&model->arena, m->resolved_name, strlen(m->resolved_name));
+        m->resolved_name = fy_arena_copy(arena, m->resolved_name, strlen(m->resolved_name));
         if (m->resolved_name == NULL) {
             return false;
         }
     }
     if (m->n_partition_sizes > 0) {
-        uint64_t *sizes =
-            fy_arena_alloc(&model->arena, m->n_partition_sizes, sizeof *m->partition_sizes);
+        uint64_t *sizes = fy_arena_alloc(arena, m->n_partition_sizes, sizeof *m->partition_sizes);
         if (sizes == NULL) {
             return false;
         }
@@ -164,7 +163,7 @@ ferry_status ferry_model_add(ferry_model *model, const ferry_param_metadata *met
     }
     ferry_param_metadata m = *metadata;
     if (!fy_reserve((void **)&model->params, &model->capacity, model->n_params + 1, sizeof m) ||
-        !copy_texts(model, &m)) {
+        !fy_metadata_copy_texts(&model->arena, &m)) {
         return fy_fail_no_memory(error, "a parameter");
     }
     ferry_group_retain(m.tensor_parallel_group_ranks);

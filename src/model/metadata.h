@@ -24,6 +24,9 @@ static inline const char *fy_metadata_name(const ferry_param_metadata *metadata)
     return metadata->resolved_name == NULL ? metadata->name : metadata->resolved_name;
 }
 
+/* Moves its texts and lists into the arena. */
+bool fy_metadata_copy_texts(fy_arena *arena, ferry_param_metadata *metadata);
+
 ferry_status fy_model_copy(const ferry_model *model, ferry_model **copy_out, ferry_error *error);
 
 #endif

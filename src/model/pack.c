@@ -3,7 +3,6 @@
 #include "model/roster.h"
 
 #include "base/checked.h"
-#include "base/index.h"
 #include "model/group.h"
 
 #include <string.h>
@@ -73,42 +72,6 @@ const char *fy_read_text(fy_reader *in, size_t *length_out)
     return text;
 }
 
-/* The distinct groups of a model. */
-typedef struct group_table {
-    ferry_group **groups;
-    size_t        n_groups;
-    size_t        capacity;
-    fy_index      index;
-} group_table;
-
-static void table_cleanup(group_table *table)
-{
-    fy_free(table->groups);
-    fy_index_cleanup(&table->index);
-}
-
-/* 1 + the group's number; 0 for NULL. */
-static uint32_t number_of(group_table *table, ferry_group *group, bool *failed)
-{
-    if (group == NULL) {
-        return 0;
-    }
-    fy_index_cursor c = fy_index_first(&table->index, fy_group_hash(group));
-    for (; c.value != FY_INDEX_NONE; fy_index_next(&table->index, &c)) {
-        if (fy_group_equal(table->groups[c.value], group)) {
-            return c.value + 1;
-        }
-    }
-    if (!fy_reserve((void **)&table->groups, &table->capacity, table->n_groups + 1,
-                    sizeof(ferry_group *)) ||
-        !fy_index_insert(&table->index, fy_group_hash(group), (uint32_t)table->n_groups)) {
-        *failed = true;
-        return 0;
-    }
-    table->groups[table->n_groups++] = group;
-    return (uint32_t)table->n_groups;
-}
-
 static void pack_group(const ferry_group *group, fy_pack *out)
 {
     size_t n = ferry_group_size(group);
@@ -127,10 +90,9 @@ enum {
     ALL_FLAGS        = 31,
 };
 
-static void pack_param(const ferry_param_metadata *m, group_table *table, fy_pack *out)
+static void pack_param(const ferry_param_metadata *m, const uint32_t groups[FY_N_ROLES],
+                       fy_pack *out)
 {
-    ferry_group *groups[4] = {m->tensor_parallel_group_ranks, m->expert_parallel_group_ranks,
-                              m->data_parallel_group_ranks, m->pipeline_parallel_group_ranks};
     fy_pack_text(out, m->name);
     fy_pack_number(out, (m->is_tp ? FLAG_TP : 0u) | (m->is_ep ? FLAG_EP : 0u) |
                             (m->has_num_experts ? FLAG_NUM_EXPERTS : 0u) |
@@ -150,8 +112,8 @@ static void pack_param(const ferry_param_metadata *m, group_table *table, fy_pac
     fy_pack_number(out, m->num_experts);
     fy_pack_number(out, m->owner_rank);
     fy_pack_number(out, m->global_expert_index);
-    for (size_t i = 0; i < 4; i++) {
-        fy_pack_number(out, number_of(table, groups[i], &out->failed));
+    for (size_t i = 0; i < FY_N_ROLES; i++) {
+        fy_pack_number(out, groups[i]);
     }
     fy_pack_number(out, m->n_partition_sizes);
     for (size_t i = 0; i < m->n_partition_sizes; i++) {
@@ -159,37 +121,74 @@ static void pack_param(const ferry_param_metadata *m, group_table *table, fy_pac
     }
 }
 
+static void pack_groups(ferry_group *const *groups, size_t n_groups, fy_pack *out)
+{
+    fy_pack_number(out, n_groups);
+    for (size_t i = 0; i < n_groups; i++) {
+        pack_group(groups[i], out);
+    }
+}
+
 void fy_model_pack(const ferry_model *model, fy_pack *out)
 {
-    group_table table  = {0};
-    fy_pack     params = {0};
+    fy_group_table table  = {0};
+    fy_pack        params = {0};
     fy_pack_number(out, model != NULL);
     if (model == NULL) {
         return;
     }
     for (size_t i = 0; i < model->n_params; i++) {
-        pack_param(&model->params[i], &table, &params);
+        uint32_t groups[FY_N_ROLES] = {0};
+        out->failed = !fy_group_table_number(&table, &model->params[i], groups) || out->failed;
+        pack_param(&model->params[i], groups, &params);
     }
-    fy_pack_number(out, table.n_groups);
-    for (size_t i = 0; i < table.n_groups; i++) {
-        pack_group(table.groups[i], out);
-    }
+    pack_groups(table.groups, table.n_groups, out);
     fy_pack_number(out, model->n_params);
     put(out, params.bytes, params.used);
     out->failed = out->failed || params.failed;
     fy_pack_cleanup(&params);
-    table_cleanup(&table);
+    fy_group_table_cleanup(&table);
 }
 
-static ferry_status unpack_groups(fy_reader *in, group_table *table, ferry_error *error)
+/* The same bytes as those of the model: the groups of an outline are numbered in the same order. */
+static void pack_said(const fy_said *said, uint32_t rank, fy_pack *out)
+{
+    const fy_outline *outline = said->outline;
+    fy_pack_number(out, outline != NULL);
+    if (outline == NULL) {
+        return;
+    }
+    pack_groups(said->groups, said->n_groups, out);
+    fy_pack_number(out, outline->n_params);
+    for (size_t i = 0; i < outline->n_params; i++) {
+        ferry_param_metadata m;
+        fy_said_param(said, rank, i, &m);
+        pack_param(&m, outline->params[i].group, out);
+    }
+}
+
+void fy_roster_pack(const ferry_roster *roster, uint32_t rank, fy_pack *out)
+{
+    pack_said(&roster->entries[rank].said[0], rank, out);
+    pack_said(&roster->entries[rank].said[1], rank, out);
+}
+
+/* The groups of a model that is read, in the order of their numbers. */
+typedef struct group_list {
+    ferry_group **groups;
+    size_t        n_groups;
+    size_t        capacity;
+} group_list;
+
+static ferry_status unpack_groups(fy_reader *in, group_list *list, ferry_error *error)
 {
     uint64_t n_groups = fy_read_number(in, (uint64_t)(in->end - in->at));
     for (uint64_t g = 0; g < n_groups && !in->failed; g++) {
         /* Every rank takes at least a byte: what is left bounds the allocation. */
         uint64_t  n_ranks = fy_read_number(in, (uint64_t)(in->end - in->at));
         uint32_t *ranks   = fy_alloc((size_t)n_ranks, sizeof *ranks);
-        if (ranks == NULL || !fy_reserve((void **)&table->groups, &table->capacity,
-                                         table->n_groups + 1, sizeof(ferry_group *))) {
+        if (ranks == NULL || !fy_reserve((void **)&list->groups, &list->capacity,
+                                         list->n_groups + 1, sizeof(ferry_group *))) {
             fy_free(ranks);
             return fy_fail_no_memory(error, "the groups of a model");
         }
@@ -199,8 +198,8 @@ static ferry_status unpack_groups(fy_reader *in, group_table *table, ferry_error
         ferry_status status = FERRY_OK;
         if (!in->failed) {
             status =
-                ferry_group_create(ranks, (size_t)n_ranks, &table->groups[table->n_groups], error);
-            table->n_groups += status == FERRY_OK;
+                ferry_group_create(ranks, (size_t)n_ranks, &list->groups[list->n_groups], error);
+            list->n_groups += status == FERRY_OK;
         }
         fy_free(ranks);
         if (status != FERRY_OK) {
@@ -219,13 +218,13 @@ static const char *unpack_name(fy_reader *in, fy_arena *arena, bool *failed)
     return copy;
 }
 
-static ferry_group *unpack_group_number(fy_reader *in, const group_table *table)
+static ferry_group *unpack_group_number(fy_reader *in, const group_list *list)
 {
-    uint64_t number = fy_read_number(in, table->n_groups);
-    return number == 0 ? NULL : table->groups[number - 1];
+    uint64_t number = fy_read_number(in, list->n_groups);
+    return number == 0 ? NULL : list->groups[number - 1];
 }
 
-static bool unpack_param(fy_reader *in, const group_table *table, fy_arena *arena,
+static bool unpack_param(fy_reader *in, const group_list *list, fy_arena *arena,
                          ferry_param_metadata *m)
 {
     bool failed    = false;
@@ -250,10 +249,10 @@ static bool unpack_param(fy_reader *in, const group_table *table, fy_arena *aren
     m->num_experts                   = fy_read_number(in, UINT64_MAX);
     m->owner_rank                    = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
     m->global_expert_index           = fy_read_number(in, UINT64_MAX);
-    m->tensor_parallel_group_ranks   = unpack_group_number(in, table);
-    m->expert_parallel_group_ranks   = unpack_group_number(in, table);
-    m->data_parallel_group_ranks     = unpack_group_number(in, table);
-    m->pipeline_parallel_group_ranks = unpack_group_number(in, table);
+    m->tensor_parallel_group_ranks   = unpack_group_number(in, list);
+    m->expert_parallel_group_ranks   = unpack_group_number(in, list);
+    m->data_parallel_group_ranks     = unpack_group_number(in, list);
+    m->pipeline_parallel_group_ranks = unpack_group_number(in, list);
     m->n_partition_sizes             = (size_t)fy_read_number(in, (uint64_t)(in->end - in->at));
     uint64_t *sizes                  = fy_arena_alloc(arena, m->n_partition_sizes, sizeof *sizes);
     for (size_t i = 0; sizes != NULL && i < m->n_partition_sizes; i++) {
@@ -263,7 +262,7 @@ static bool unpack_param(fy_reader *in, const group_table *table, fy_arena *aren
     return !failed && sizes != NULL && !in->failed;
 }
 
-static ferry_status unpack_params(fy_reader *in, const group_table *table, ferry_model *model,
+static ferry_status unpack_params(fy_reader *in, const group_list *list, ferry_model *model,
                                   ferry_error *error)
 {
     uint64_t     n      = fy_read_number(in, (uint64_t)(in->end - in->at));
@@ -271,7 +270,7 @@ static ferry_status unpack_params(fy_reader *in, const group_table *table, ferry
     for (uint64_t i = 0; i < n && !in->failed && status == FERRY_OK; i++) {
         fy_arena             arena = {0};
         ferry_param_metadata m     = FERRY_PARAM_METADATA_INIT;
-        if (unpack_param(in, table, &arena, &m)) {
+        if (unpack_param(in, list, &arena, &m)) {
             status = ferry_model_add(model, &m, error);
         } else if (!in->failed) {
             status = fy_fail_no_memory(error, "a parameter");
@@ -283,7 +282,7 @@ static ferry_status unpack_params(fy_reader *in, const group_table *table, ferry
 
 ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error *error)
 {
-    group_table  table  = {0};
+    group_list   list   = {0};
     ferry_model *model  = NULL;
     ferry_status status = FERRY_OK;
     bool         exists = fy_read_number(in, 1) == 1;
@@ -291,19 +290,19 @@ ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error
         status = ferry_model_create(&model, error);
     }
     if (exists && status == FERRY_OK) {
-        status = unpack_groups(in, &table, error);
+        status = unpack_groups(in, &list, error);
     }
     if (exists && status == FERRY_OK) {
-        status = unpack_params(in, &table, model, error);
+        status = unpack_params(in, &list, model, error);
     }
     if (status == FERRY_OK && in->failed) {
         status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
                          "the packed model of a rank is cut short or damaged");
     }
-    for (size_t i = 0; i < table.n_groups; i++) {
-        ferry_group_release(table.groups[i]);
+    for (size_t i = 0; i < list.n_groups; i++) {
+        ferry_group_release(list.groups[i]);
     }
-    table_cleanup(&table);
+    fy_free(list.groups);
     if (status == FERRY_OK) {
         *model_out = model;
         model      = NULL;

@@ -1,8 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "model/roster.h"
 
-#include <string.h>
-
 ferry_status ferry_roster_create(uint32_t n_ranks, ferry_roster **roster_out, ferry_error *error)
 {
     if (roster_out == NULL || n_ranks == 0) {
@@ -41,42 +39,17 @@ void ferry_roster_destroy(ferry_roster *roster)
         return;
     }
     for (uint32_t i = 0; i < roster->n_ranks; i++) {
-        ferry_model_destroy(roster->entries[i].src);
-        ferry_model_destroy(roster->entries[i].dst);
+        fy_said_cleanup(&roster->entries[i].said[0]);
+        fy_said_cleanup(&roster->entries[i].said[1]);
     }
+    fy_outlines_cleanup(&roster->outlines);
     fy_free(roster->entries);
     fy_free(roster);
 }
 
-/*
- * An expert parameter under its local name would pass for a replica of another expert: it gets its
- * name in the whole model here, if the caller has not given one.
- */
-static ferry_status resolve_experts(ferry_model *model, ferry_error *error)
+static ferry_status take_model(ferry_roster *roster, uint32_t rank, int side,
+                               const ferry_model *model, fy_said *said_out, ferry_error *error)
 {
-    for (size_t i = 0; i < model->n_params; i++) {
-        ferry_param_metadata *m = &model->params[i];
-        char                  name[FERRY_NAME_BYTES];
-        if (!m->is_ep || m->resolved_name != NULL) {
-            continue;
-        }
-        ferry_status status = ferry_assign_resolved_name(m, NULL, name, error);
-        if (status != FERRY_OK) {
-            m->resolved_name = NULL;
-            return status;
-        }
-        m->resolved_name = fy_arena_copy(&model->arena, name, strlen(name));
-        if (m->resolved_name == NULL) {
-            return fy_fail_no_memory(error, "a name");
-        }
-    }
-    return FERRY_OK;
-}
-
-static ferry_status take_model(const ferry_model *model, uint32_t rank, ferry_model **copy_out,
-                               ferry_error *error)
-{
-    ferry_model *copy = NULL;
     if (model == NULL) {
         return FERRY_OK;
     }
@@ -87,15 +60,11 @@ static ferry_status take_model(const ferry_model *model, uint32_t rank, ferry_mo
                            model->params[i].name, model->params[i].owner_rank, rank);
         }
     }
-    ferry_status status = fy_model_copy(model, &copy, error);
+    ferry_status status =
+        fy_outlines_take(&roster->outlines, model, roster->last[side], said_out, error);
     if (status == FERRY_OK) {
-        status = resolve_experts(copy, error);
+        roster->last[side] = said_out->outline;
     }
-    if (status == FERRY_OK) {
-        *copy_out = copy;
-        copy      = NULL;
-    }
-    ferry_model_destroy(copy);
     return status;
 }
 
@@ -110,12 +79,12 @@ ferry_status ferry_roster_set(ferry_roster *roster, uint32_t rank, const ferry_m
             rank);
     }
     fy_entry     entry  = {.is_set = true};
-    ferry_status status = take_model(src_model, rank, &entry.src, error);
+    ferry_status status = take_model(roster, rank, 0, src_model, &entry.said[0], error);
     if (status == FERRY_OK) {
-        status = take_model(dst_model, rank, &entry.dst, error);
+        status = take_model(roster, rank, 1, dst_model, &entry.said[1], error);
     }
     if (status != FERRY_OK) {
-        ferry_model_destroy(entry.src);
+        fy_said_cleanup(&entry.said[0]);
         return status;
     }
     roster->entries[rank] = entry;

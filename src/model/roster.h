@@ -3,23 +3,25 @@
 #define FY_MODEL_ROSTER_H
 
 #include "model/metadata.h"
+#include "model/outline.h"
 #include "model/problem.h"
 
 #include <ferry/reshard.h>
 
 #include <stdatomic.h>
 
-/* The two models of one rank; NULL where it has none. */
+/* The two models of one rank. */
 typedef struct fy_entry {
-    bool         is_set;
-    ferry_model *src;
-    ferry_model *dst;
+    bool    is_set;
+    fy_said said[2]; /* source, destination */
 } fy_entry;
 
 struct ferry_roster {
-    _Atomic uint32_t references;
-    uint32_t         n_ranks;
-    fy_entry        *entries;
+    _Atomic uint32_t  references;
+    uint32_t          n_ranks;
+    fy_entry         *entries;
+    fy_outlines       outlines;
+    const fy_outline *last[2]; /* of each side, the last rank's: the next one mostly has the same */
 };
 
 ferry_roster *fy_roster_retain(const ferry_roster *roster);
@@ -61,6 +63,7 @@ void fy_model_pack(const ferry_model *model, fy_pack *out); /* NULL is a model t
 ferry_status fy_model_unpack(fy_reader *in, ferry_model **model_out, ferry_error *error);
 
 /* A rank's two models, source first, one packed behind the other. */
+void         fy_roster_pack(const ferry_roster *roster, uint32_t rank, fy_pack *out);
 ferry_status fy_roster_set_packed(ferry_roster *roster, uint32_t rank, fy_reader *in,
                                   ferry_error *error);
 

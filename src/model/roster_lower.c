@@ -4,7 +4,7 @@
  * specs lower to. Parameters with the same resolved name are one tensor; who has it, and which
  * part, follows from the ranks' positions in their tensor-parallel groups.
  */
-#include "model/roster.h"
+#include "model/roster_gather.h"
 
 #include "base/checked.h"
 #include "base/sort.h"
@@ -14,30 +14,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct holding {
-    const ferry_param_metadata *metadata;
-    uint32_t                    next; /* of the same tensor and side; FY_NONE ends */
-} holding;
-
-typedef struct gathered {
-    uint32_t first[2]; /* source, destination */
-    uint32_t last[2];
-} gathered;
+/* One side of a tensor that has its placement. */
+typedef struct placed_side {
+    uint32_t tensor;
+    int      side;
+    bool     replicated;
+    uint32_t placement;
+} placed_side;
 
 typedef struct roster_lowering {
-    const ferry_roster *roster;
-    fy_problem         *problem;
-    bool                with_seed;
-    fy_index            names;
-    size_t              tensor_capacity;
-    gathered           *tensors; /* beside problem->tensors */
-    size_t              gathered_capacity;
-    holding            *holdings;
-    size_t              n_holdings, holding_capacity;
+    fy_gathering gathering;
+    fy_problem  *problem;
+    bool         with_seed;
+    /* Sides that differ only in the name of the tensor are worked out once. */
+    placed_side *placed;
+    size_t       n_placed, placed_capacity;
+    fy_index     placed_index;
     /* Scratch of one side of one tensor, by rank ascending. */
+    ferry_param_metadata        *said;
     const ferry_param_metadata **side;
     uint32_t                    *part;
-    size_t                       n_side, side_capacity, part_capacity;
+    size_t                       n_side, said_capacity, side_capacity, part_capacity;
     const ferry_param_metadata **by_part;
     size_t                       by_part_capacity;
     fy_seed_memo                 seeds;
@@ -45,106 +42,57 @@ typedef struct roster_lowering {
 
 static void cleanup(roster_lowering *l)
 {
-    fy_index_cleanup(&l->names);
+    fy_gathering_cleanup(&l->gathering);
     fy_seed_memo_cleanup(&l->seeds);
-    fy_free(l->tensors);
-    fy_free(l->holdings);
+    fy_index_cleanup(&l->placed_index);
+    fy_free(l->placed);
+    fy_free(l->said);
     fy_free(l->side);
     fy_free(l->part);
     fy_free(l->by_part);
 }
 
-static uint32_t find_tensor(const roster_lowering *l, const char *name)
+static int compare_owners(const void *a, const void *b)
 {
-    fy_index_cursor c = fy_index_first(&l->names, fy_hash64(name, strlen(name)));
-    while (c.value != FY_INDEX_NONE && strcmp(l->problem->tensors[c.value].name, name) != 0) {
-        fy_index_next(&l->names, &c);
-    }
-    return c.value;
+    uint32_t x = ((const ferry_param_metadata *)a)->owner_rank;
+    uint32_t y = ((const ferry_param_metadata *)b)->owner_rank;
+    return (x > y) - (x < y);
 }
 
-static ferry_status find_or_add(roster_lowering *l, const ferry_param_metadata *m,
-                                uint32_t *number_out, ferry_error *error)
+/* What the ranks of one use say. */
+static ferry_status list_use(roster_lowering *l, const fy_use *use, int side, ferry_error *error)
 {
-    fy_problem *problem = l->problem;
-    const char *name    = fy_metadata_name(m);
-    *number_out         = find_tensor(l, name);
-    if (*number_out != FY_NONE) {
-        return FERRY_OK;
-    }
-    uint32_t n = problem->n_tensors;
-    if (!fy_reserve((void **)&problem->tensors, &l->tensor_capacity, n + 1u,
-                    sizeof *problem->tensors) ||
-        !fy_reserve((void **)&l->tensors, &l->gathered_capacity, n + 1u, sizeof *l->tensors) ||
-        !fy_index_insert(&l->names, fy_hash64(name, strlen(name)), n)) {
-        return fy_fail_no_memory(error, "the tensors of a roster");
-    }
-    problem->tensors[n] = (fy_tensor){
-        .name = name, .dtype = m->dtype, .n_dims = m->n_dims, .src = FY_NONE, .dst = FY_NONE};
-    l->tensors[n] = (gathered){.first = {FY_NONE, FY_NONE}, .last = {FY_NONE, FY_NONE}};
-    problem->n_tensors++;
-    *number_out = n;
-    return FERRY_OK;
-}
-
-static ferry_status gather_model(roster_lowering *l, const ferry_model *model, int side,
-                                 ferry_error *error)
-{
-    for (size_t i = 0; model != NULL && i < model->n_params; i++) {
-        const ferry_param_metadata *m = &model->params[i];
-        uint32_t                    t;
-        ferry_status                status = find_or_add(l, m, &t, error);
-        if (status != FERRY_OK) {
-            return status;
+    const fy_gathering *g = &l->gathering;
+    for (uint32_t r = g->first_rank[side][use->outline]; r != FY_NONE; r = g->next_rank[side][r]) {
+        if (!fy_reserve((void **)&l->said, &l->said_capacity, l->n_side + 1, sizeof *l->said)) {
+            return fy_fail_no_memory(error, "the holders of a parameter");
         }
-        gathered *g = &l->tensors[t];
-        if (g->last[side] != FY_NONE &&
-            l->holdings[g->last[side]].metadata->owner_rank == m->owner_rank) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "rank %u has two %s parameters with the resolved name \"%s\"",
-                           m->owner_rank, side == 0 ? "source" : "destination",
-                           l->problem->tensors[t].name);
-        }
-        uint32_t n = (uint32_t)l->n_holdings;
-        if (!fy_reserve((void **)&l->holdings, &l->holding_capacity, l->n_holdings + 1,
-                        sizeof *l->holdings)) {
-            return fy_fail_no_memory(error, "the parameters of a roster");
-        }
-        l->holdings[l->n_holdings++] = (holding){.metadata = m, .next = FY_NONE};
-        if (g->first[side] == FY_NONE) {
-            g->first[side] = n;
-        } else {
-            l->holdings[g->last[side]].next = n;
-        }
-        g->last[side] = n;
-    }
-    return FERRY_OK;
-}
-
-/* Destination tensors first, in the order of the ranks; then what only the source has. */
-static ferry_status gather_all(roster_lowering *l, ferry_error *error)
-{
-    for (int side = 1; side >= 0; side--) {
-        for (uint32_t r = 0; r < l->roster->n_ranks; r++) {
-            const fy_entry *entry = &l->roster->entries[r];
-            ferry_status status = gather_model(l, side == 0 ? entry->src : entry->dst, side, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
-        }
+        fy_said_param(&g->roster->entries[r].said[side], r, use->param, &l->said[l->n_side++]);
     }
     return FERRY_OK;
 }
 
 static ferry_status list_side(roster_lowering *l, uint32_t tensor, int side, ferry_error *error)
 {
-    l->n_side = 0;
-    for (uint32_t i = l->tensors[tensor].first[side]; i != FY_NONE; i = l->holdings[i].next) {
-        if (!fy_reserve((void **)&l->side, &l->side_capacity, l->n_side + 1, sizeof *l->side) ||
-            !fy_reserve((void **)&l->part, &l->part_capacity, l->n_side + 1, sizeof *l->part)) {
-            return fy_fail_no_memory(error, "the holders of a parameter");
-        }
-        l->side[l->n_side++] = l->holdings[i].metadata;
+    const fy_uses *uses   = &l->gathering.tensors[tensor];
+    ferry_status   status = FERRY_OK;
+    l->n_side             = 0;
+    for (uint32_t i = uses->first[side]; i != FY_NONE && status == FERRY_OK;
+         i          = l->gathering.uses[i].next) {
+        status = list_use(l, &l->gathering.uses[i], side, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (uses->first[side] != uses->last[side]) {
+        fy_sort(l->said, l->n_side, sizeof *l->said, compare_owners);
+    }
+    if (!fy_reserve((void **)&l->side, &l->side_capacity, l->n_side, sizeof *l->side) ||
+        !fy_reserve((void **)&l->part, &l->part_capacity, l->n_side, sizeof *l->part)) {
+        return fy_fail_no_memory(error, "the holders of a parameter");
+    }
+    for (size_t i = 0; i < l->n_side; i++) {
+        l->side[i] = &l->said[i];
     }
     return FERRY_OK;
 }
@@ -369,7 +317,7 @@ static ferry_status lower_holders(roster_lowering *l, uint32_t n_cells, uint32_t
                               : status;
 }
 
-static ferry_status lower_side(roster_lowering *l, uint32_t tensor, int side, bool replicated,
+static ferry_status place_side(roster_lowering *l, uint32_t tensor, int side, bool replicated,
                                uint32_t *placement_out, ferry_error *error)
 {
     const char  *side_name = side == 0 ? "source" : "destination";
@@ -407,15 +355,60 @@ static ferry_status lower_side(roster_lowering *l, uint32_t tensor, int side, bo
     return status;
 }
 
-/* Where the two sides meet. */
-
-/* The ranks that share a parameter along its dimension: of a side that is not cut, those of its
- * group. */
-static const ferry_param_metadata *first_holder(const roster_lowering *l, uint32_t tensor, int side)
+static uint64_t hash_side(const roster_lowering *l, uint32_t tensor, int side, bool replicated)
 {
-    uint32_t i = l->tensors[tensor].first[side];
-    return i == FY_NONE ? NULL : l->holdings[i].metadata;
+    const fy_gathering *g    = &l->gathering;
+    uint64_t            hash = (uint64_t)side * 2 + replicated;
+    for (uint32_t i = g->tensors[tensor].first[side]; i != FY_NONE; i = g->uses[i].next) {
+        hash = fy_hash_mix(hash, (uint64_t)g->uses[i].outline << 32 | g->uses[i].kind);
+    }
+    return hash;
 }
+
+/* The same ranks, by the same outlines, say of two tensors what differs in the name at most. */
+static bool is_side_alike(const roster_lowering *l, uint32_t a, uint32_t b, int side)
+{
+    const fy_gathering *g = &l->gathering;
+    uint32_t            i = g->tensors[a].first[side], j = g->tensors[b].first[side];
+    while (i != FY_NONE && j != FY_NONE) {
+        if (g->uses[i].outline != g->uses[j].outline || g->uses[i].kind != g->uses[j].kind) {
+            return false;
+        }
+        i = g->uses[i].next;
+        j = g->uses[j].next;
+    }
+    return i == j;
+}
+
+/* The placement of a tensor that the side has. */
+static ferry_status lower_side(roster_lowering *l, uint32_t tensor, int side, bool replicated,
+                               uint32_t *placement_out, ferry_error *error)
+{
+    uint64_t        hash = hash_side(l, tensor, side, replicated);
+    fy_index_cursor c    = fy_index_first(&l->placed_index, hash);
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&l->placed_index, &c)) {
+        const placed_side *p = &l->placed[c.value];
+        if (p->side == side && p->replicated == replicated &&
+            is_side_alike(l, p->tensor, tensor, side)) {
+            *placement_out = p->placement;
+            return FERRY_OK;
+        }
+    }
+    placed_side  placed = {.tensor = tensor, .side = side, .replicated = replicated};
+    ferry_status status = place_side(l, tensor, side, replicated, &placed.placement, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (!fy_reserve((void **)&l->placed, &l->placed_capacity, l->n_placed + 1, sizeof *l->placed) ||
+        !fy_index_insert(&l->placed_index, hash, (uint32_t)l->n_placed)) {
+        return fy_fail_no_memory(error, "the placements of a roster");
+    }
+    l->placed[l->n_placed++] = placed;
+    *placement_out           = placed.placement;
+    return FERRY_OK;
+}
+
+/* Where the two sides meet. */
 
 static ferry_status check_replicated(const ferry_param_metadata *src,
                                      const ferry_param_metadata *dst, ferry_error *error)
@@ -474,11 +467,9 @@ static ferry_status check_sums(const roster_lowering *l, uint32_t tensor,
     return FERRY_OK;
 }
 
-static ferry_status check_pair(const roster_lowering *l, uint32_t tensor, uint32_t source,
+static ferry_status check_pair(const ferry_param_metadata *src, const ferry_param_metadata *dst,
                                ferry_error *error)
 {
-    const ferry_param_metadata *src = first_holder(l, source, 0);
-    const ferry_param_metadata *dst = first_holder(l, tensor, 1);
     if (src->dtype.kind != dst->dtype.kind || src->dtype.element_bits != dst->dtype.element_bits ||
         src->n_dims != dst->n_dims) {
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
@@ -498,18 +489,23 @@ static bool ends_with(const char *text, const char *end)
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
+static bool has_source(const roster_lowering *l, uint32_t tensor)
+{
+    return l->gathering.tensors[tensor].first[0] != FY_NONE;
+}
+
 /* A destination output layer without a source is tied to the embedding. */
 static uint32_t find_source(const roster_lowering *l, uint32_t tensor)
 {
     static const char *const tied[] = {"embedding.word_embeddings.weight",
                                        "word_embeddings.weight"};
     const char              *name   = l->problem->tensors[tensor].name;
-    if (l->tensors[tensor].first[0] != FY_NONE || !ends_with(name, "output_layer.weight")) {
+    if (has_source(l, tensor) || !ends_with(name, "output_layer.weight")) {
         return tensor;
     }
     for (size_t i = 0; i < sizeof tied / sizeof tied[0]; i++) {
-        uint32_t source = find_tensor(l, tied[i]);
-        if (source != FY_NONE && l->tensors[source].first[0] != FY_NONE) {
+        uint32_t source = fy_gathering_find(&l->gathering, tied[i]);
+        if (source != FY_NONE && has_source(l, source)) {
             return source;
         }
     }
@@ -548,12 +544,12 @@ static ferry_status copy_shape(roster_lowering *l, fy_tensor *t, ferry_error *er
 
 static ferry_status lower_source(roster_lowering *l, uint32_t tensor, ferry_error *error)
 {
-    const ferry_param_metadata *src = first_holder(l, tensor, 0);
-    if (src == NULL) {
+    ferry_param_metadata src;
+    uint32_t             placement;
+    if (!fy_gathering_first(&l->gathering, tensor, 0, &src)) {
         return FERRY_OK;
     }
-    ferry_status status = src->is_tp ? check_group(src, "source", error) : FERRY_OK;
-    uint32_t     placement;
+    ferry_status status = src.is_tp ? check_group(&src, "source", error) : FERRY_OK;
     if (status == FERRY_OK) {
         status = lower_side(l, tensor, 0, false, &placement, error);
     }
@@ -565,21 +561,20 @@ static ferry_status lower_source(roster_lowering *l, uint32_t tensor, ferry_erro
 
 static ferry_status lower_destination(roster_lowering *l, uint32_t tensor, ferry_error *error)
 {
-    const ferry_param_metadata *dst = first_holder(l, tensor, 1);
-    if (dst == NULL) {
+    ferry_param_metadata src, dst;
+    if (!fy_gathering_first(&l->gathering, tensor, 1, &dst)) {
         return FERRY_OK;
     }
     uint32_t source = find_source(l, tensor);
-    if (l->tensors[source].first[0] == FY_NONE) {
+    if (!fy_gathering_first(&l->gathering, source, 0, &src)) {
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
                        "destination parameter \"%s\" of rank %u has no source: no rank's source "
                        "model has it",
-                       l->problem->tensors[tensor].name, dst->owner_rank);
+                       l->problem->tensors[tensor].name, dst.owner_rank);
     }
-    const ferry_param_metadata *src        = first_holder(l, source, 0);
-    bool                        replicated = !src->is_tp && !dst->is_tp;
-    uint32_t                    placement  = FY_NONE;
-    ferry_status                status     = check_pair(l, tensor, source, error);
+    bool         replicated = !src.is_tp && !dst.is_tp;
+    uint32_t     placement  = FY_NONE;
+    ferry_status status     = check_pair(&src, &dst, error);
     if (status == FERRY_OK) {
         status = lower_side(l, tensor, 1, replicated, &placement, error);
     }
@@ -591,7 +586,7 @@ static ferry_status lower_destination(roster_lowering *l, uint32_t tensor, ferry
     if (!replicated) {
         uint32_t kept = t->src;
         t->src        = l->problem->tensors[source].src;
-        status        = check_sums(l, tensor, src, dst, error);
+        status        = check_sums(l, tensor, &src, &dst, error);
         t->src        = kept;
     }
     if (status == FERRY_OK && source != tensor) {
@@ -600,64 +595,9 @@ static ferry_status lower_destination(roster_lowering *l, uint32_t tensor, ferry
     return status;
 }
 
-typedef struct ranked_tensor {
-    uint32_t tensor;
-    uint32_t position;
-} ranked_tensor;
-
-static int compare_tensors(const void *a, const void *b)
-{
-    uint32_t x = ((const ranked_tensor *)a)->tensor, y = ((const ranked_tensor *)b)->tensor;
-    return (x > y) - (x < y);
-}
-
-/* The order of a rank's own parameters, if it is not that of the tensors. */
-static ferry_status note_order(roster_lowering *l, uint32_t rank, ferry_error *error)
-{
-    const ferry_model *model  = l->roster->entries[rank].dst;
-    bool               sorted = true;
-    uint32_t           last   = 0;
-    for (size_t i = 0; model != NULL && sorted && i < model->n_params; i++) {
-        uint32_t t = find_tensor(l, fy_metadata_name(&model->params[i]));
-        sorted     = i == 0 || last < t;
-        last       = t;
-    }
-    if (model == NULL || sorted) {
-        return FERRY_OK;
-    }
-    fy_problem *problem = l->problem;
-    if (problem->rank_order == NULL) {
-        problem->rank_order =
-            fy_arena_alloc(&problem->arena, problem->n_ranks, sizeof *problem->rank_order);
-        if (problem->rank_order == NULL) {
-            return fy_fail_no_memory(error, "the order of parameters");
-        }
-        memset(problem->rank_order, 0, problem->n_ranks * sizeof *problem->rank_order);
-    }
-    fy_order       order     = {.n = (uint32_t)model->n_params};
-    ranked_tensor *by_tensor = fy_alloc(order.n, sizeof *by_tensor);
-    order.tensors            = fy_arena_alloc(&problem->arena, order.n, sizeof *order.tensors);
-    order.sorted             = fy_arena_alloc(&problem->arena, order.n, sizeof *order.sorted);
-    if (by_tensor == NULL || order.tensors == NULL || order.sorted == NULL) {
-        fy_free(by_tensor);
-        return fy_fail_no_memory(error, "the order of parameters");
-    }
-    for (uint32_t i = 0; i < order.n; i++) {
-        order.tensors[i] = find_tensor(l, fy_metadata_name(&model->params[i]));
-        by_tensor[i]     = (ranked_tensor){.tensor = order.tensors[i], .position = i};
-    }
-    fy_sort(by_tensor, order.n, sizeof *by_tensor, compare_tensors);
-    for (uint32_t i = 0; i < order.n; i++) {
-        order.sorted[i] = by_tensor[i].position;
-    }
-    fy_free(by_tensor);
-    problem->rank_order[rank] = order;
-    return FERRY_OK;
-}
-
 static ferry_status lower_all(roster_lowering *l, ferry_error *error)
 {
-    ferry_status status = gather_all(l, error);
+    ferry_status status = fy_gathering_make(&l->gathering, error);
     uint32_t     n      = l->problem->n_tensors;
     for (uint32_t t = 0; t < n && status == FERRY_OK; t++) {
         status = lower_source(l, t, error);
@@ -668,16 +608,15 @@ static ferry_status lower_all(roster_lowering *l, ferry_error *error)
     for (uint32_t t = 0; t < n && status == FERRY_OK; t++) {
         status = copy_shape(l, &l->problem->tensors[t], error);
     }
-    for (uint32_t r = 0; r < l->roster->n_ranks && status == FERRY_OK; r++) {
-        status = note_order(l, r, error);
-    }
     return status;
 }
 
 ferry_status fy_roster_lower(const ferry_roster *roster, bool with_seed, fy_problem *problem,
                              ferry_error *error)
 {
-    roster_lowering l   = {.roster = roster, .problem = problem, .with_seed = with_seed};
+    roster_lowering l   = {.gathering = {.roster = roster, .problem = problem},
+                           .problem   = problem,
+                           .with_seed = with_seed};
     *problem            = (fy_problem){.n_ranks = roster->n_ranks};
     ferry_status status = lower_all(&l, error);
     cleanup(&l);

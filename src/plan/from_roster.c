@@ -43,8 +43,7 @@ ferry_status fy_roster_write(const ferry_roster *roster, fy_writer *writer, ferr
     fy_pack_number(&packed, roster->n_ranks);
     fy_write_text(writer, "\"");
     for (uint32_t r = 0; r < roster->n_ranks; r++) {
-        fy_model_pack(roster->entries[r].src, &packed);
-        fy_model_pack(roster->entries[r].dst, &packed);
+        fy_roster_pack(roster, r, &packed);
         write_hex(writer, &packed);
         packed.used = 0; /* rank by rank: no second copy of the whole roster */
     }

@@ -218,6 +218,7 @@ ferry_status fy_plan_fail_lost(const ferry_plan *plan, const fy_route *route, ui
         return status;
     }
     if (n == 0) {
+        fy_free(ranks);
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
                        "no source rank holds a part of \"%s\" that the destination wants", name);
     }

@@ -418,7 +418,7 @@ static void post_beats(fy_process *process)
     for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->kind == FY_CONN_LINK &&
             (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT ||
-             conn->role == FY_ROLE_JOINER)) {
+             conn->role == FY_ROLE_JOINER || conn->role == FY_ROLE_PARKED)) {
             fy_control_post(process, conn, FY_WIRE_BEAT, NULL, 0, NULL, 0);
         }
     }
@@ -445,17 +445,17 @@ void fy_control_serve(fy_process *process)
 }
 
 /*
- * The state of a neighbour's process on this node, as /proc has it: 'T' is stopped, 'R' and 'S' are
+ * The state of a rank's process on this node, as /proc has it: 'T' is stopped, 'R' and 'S' are
  * alive. 0 where it is not to be seen.
  */
-static char process_state(const fy_process *process, const fy_conn *conn)
+static char process_state(const fy_process *process, uint32_t rank)
 {
-    if (!atomic_load(&process->tabled) || conn->rank >= process->n_ranks ||
-        process->table[conn->rank].place.node != process->table[process->rank].place.node) {
+    if (!atomic_load(&process->tabled) || rank >= process->n_ranks ||
+        process->table[rank].place.node != process->table[process->rank].place.node) {
         return 0;
     }
     char    path[64], text[256];
-    int32_t pid = fy_board_pid(process->board, conn->claim);
+    int32_t pid = fy_board_pid(process->board, process->table[rank].claim);
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int     fd   = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     ssize_t used = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
@@ -472,14 +472,33 @@ static char process_state(const fy_process *process, const fy_conn *conn)
  * On a machine with far more work than cores a process that lives may be silent for long: where its
  * state can be seen, it gets more time. Elsewhere silence is all there is to know.
  */
-static bool may_only_be_slow(const fy_process *process, const fy_conn *conn, int64_t silent_ns)
+static bool may_only_be_slow(const fy_process *process, uint32_t rank, int64_t silent_ns)
 {
     enum { PATIENCE = 3 };
     if (silent_ns >= process->deadline_ns * PATIENCE) {
         return false;
     }
-    char state = process_state(process, conn);
+    char state = process_state(process, rank);
     return state != 0 && strchr("RSD", state) != NULL;
+}
+
+/* Whoever slept itself has no right to complain: what the others sent waits in the sockets. */
+static bool has_slept(const fy_process *process, int64_t now_ns)
+{
+    return now_ns - process->ticked_ns > process->deadline_ns / 10 * 3;
+}
+
+static int64_t most_silence_ns(const fy_process *process)
+{
+    return process->deadline_ns / 10 * 8;
+}
+
+bool fy_control_silence_counts(const fy_process *process, uint32_t rank, int64_t heard_ns)
+{
+    int64_t now   = fy_now_ns();
+    int64_t since = heard_ns > process->forgive_ns ? heard_ns : process->forgive_ns;
+    return !has_slept(process, now) && now - since >= most_silence_ns(process) &&
+           !may_only_be_slow(process, rank, now - since);
 }
 
 /*
@@ -489,22 +508,17 @@ static bool may_only_be_slow(const fy_process *process, const fy_conn *conn, int
  */
 static void check_silence(fy_process *process, fy_conn *conn, int64_t now_ns)
 {
-    int64_t limit = process->deadline_ns / 10 * 8;
     int64_t heard = fy_link_heard_ns(conn->link);
-    if (heard < process->forgive_ns) {
-        heard = process->forgive_ns;
-    }
     if (heard < conn->since_ns) {
         heard = conn->since_ns;
     }
-    if (now_ns - heard < limit || fy_failed(&process->failure) ||
-        may_only_be_slow(process, conn, now_ns - heard)) {
+    if (fy_failed(&process->failure) || !fy_control_silence_counts(process, conn->rank, heard)) {
         return;
     }
     uint32_t rank    = conn->rank != FERRY_ANY_RANK ? conn->rank : conn->claim;
     double   seconds = (double)(now_ns - heard) / 1e9;
     fy_process_mark_lost(process, rank);
-    if (fy_link_acknowledged(conn->link, limit / 2)) {
+    if (fy_link_acknowledged(conn->link, most_silence_ns(process) / 2)) {
         fy_process_fail(process, FERRY_ERR_TIMEOUT, rank,
                         "rank %u has shown no sign of life for %.1f s: its process is stopped",
                         rank, seconds);
@@ -518,8 +532,7 @@ static void tick(fy_process *process)
 {
     int64_t now  = fy_now_ns();
     int64_t beat = beat_ns(process);
-    /* Whoever slept itself has no right to complain: what the others sent waits in the sockets. */
-    if (now - process->ticked_ns > process->deadline_ns / 10 * 3) {
+    if (has_slept(process, now)) {
         process->forgive_ns = now;
     }
     process->ticked_ns = now;

@@ -48,31 +48,78 @@ void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADD
     snprintf(text, FY_ADDRESSES_BYTES, "%.*s", (int)member->n_address, member->addresses);
 }
 
-fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank)
+static fy_standing ask(const fy_process *process, uint32_t rank, int64_t patience)
 {
     char          addresses[FY_ADDRESSES_BYTES];
     unsigned char head[4];
     fy_packer     packer = {.bytes = head};
     fy_link      *link;
     fy_message    message;
-    int64_t       patience = fy_doubt_patience_ns(process);
+    int64_t       until = fy_now_ns() + patience;
     fy_doubt_address(process, rank, addresses);
-    if (fy_link_reopen(addresses, process->key, patience, &link, NULL) != FERRY_OK) {
-        return FY_UNHEARD;
+    ferry_status status = fy_link_reopen(addresses, process->key, patience, &link, NULL);
+    if (status != FERRY_OK) {
+        /* Where nobody listens any more, that is known before the time is over. */
+        return status == FERRY_ERR_NO_MEMORY || fy_now_ns() >= until ? FY_SILENT : FY_GONE;
     }
     fy_pack_u32(&packer, process->epoch);
-    ferry_status status = fy_link_post(link, FY_WIRE_ASK, head, packer.used, process->world_id,
-                                       sizeof process->world_id, NULL);
+    status = fy_link_post(link, FY_WIRE_ASK, head, packer.used, process->world_id,
+                          sizeof process->world_id, NULL);
     if (status == FERRY_OK) {
         status = fy_link_receive(link, patience, &message, NULL);
     }
-    uint32_t standing = FY_UNHEARD;
+    fy_standing standing = FY_GONE;
     if (status == FERRY_OK && message.type == FY_WIRE_STANDING) {
         fy_reader reader = fy_reader_of(message.payload, message.n_bytes);
-        standing         = fy_read_u32(&reader);
+        uint32_t  said   = fy_read_u32(&reader);
+        standing         = said <= FY_GONE_ON ? (fy_standing)said : FY_GONE;
+    } else if (status == FERRY_ERR_TIMEOUT || status == FERRY_ERR_NO_MEMORY) {
+        standing = FY_SILENT;
     }
     fy_link_destroy(link);
-    return standing <= FY_GONE_ON ? (fy_standing)standing : FY_UNHEARD;
+    return standing;
+}
+
+/* Silence. */
+
+void fy_doubt_note_silence(fy_process *old, const fy_process *process)
+{
+    uint32_t     rank;
+    ferry_status status = fy_failure_get(&process->failure, &rank, NULL);
+    if (status != FERRY_ERR_TIMEOUT) {
+        return; /* a connection that ends may be that of one that has given up and begins again */
+    }
+    if (atomic_load(&process->tabled)) {
+        rank = rank < process->n_ranks ? process->table[rank].claim : FERRY_ANY_RANK;
+    }
+    if (rank < old->n_ranks && old->silent_ns[rank] == 0) {
+        old->silent_ns[rank] = fy_now_ns() - old->deadline_ns;
+    }
+}
+
+bool fy_doubt_is_silent(const fy_process *old, uint32_t claim)
+{
+    return claim != old->rank && old->silent_ns[claim] != 0;
+}
+
+/*
+ * The first question is short, so that the dead delay nobody for long. The next one is open for as
+ * long as the rank may still be silent, for a busy machine answers one long question sooner than
+ * many short ones.
+ */
+static int64_t patience_left_ns(const fy_process *old, uint32_t claim)
+{
+    int64_t least = fy_doubt_patience_ns(old);
+    int64_t left  = old->silent_ns[claim] + old->deadline_ns / 10 * 8 - fy_now_ns();
+    return old->silent_ns[claim] == 0 || left < least ? least : left;
+}
+
+static bool is_silent_for_too_long(fy_process *old, uint32_t claim)
+{
+    pthread_mutex_lock(&old->lock);
+    bool counts = fy_control_silence_counts(old, claim, old->silent_ns[claim]);
+    pthread_mutex_unlock(&old->lock);
+    return counts;
 }
 
 /* The doubtful world. */
@@ -88,7 +135,7 @@ bool fy_doubt_concerns(const fy_process *old, uint32_t claim)
     return rank != FERRY_ANY_RANK && atomic_load(&old->doubt->lost[rank]) == 0;
 }
 
-bool fy_doubt_allows_root(const fy_process *old, uint32_t claim)
+bool fy_doubt_awaits(const fy_process *old, uint32_t claim)
 {
     if (old->doubt == NULL) {
         return atomic_load(&old->lost[claim]) == 0;
@@ -99,14 +146,40 @@ bool fy_doubt_allows_root(const fy_process *old, uint32_t claim)
 
 fy_standing fy_doubt_consult(fy_process *old, uint32_t claim)
 {
-    fy_standing standing = FY_UNHEARD;
+    fy_standing standing = FY_GONE;
+    int64_t     begin    = fy_now_ns();
+    int64_t     patience = patience_left_ns(old, claim);
     if (fy_doubt_concerns(old, claim)) {
-        standing = fy_doubt_ask(old->doubt, rank_in_doubt(old, claim));
+        standing = ask(old->doubt, rank_in_doubt(old, claim), patience);
         if (standing == FY_COMPLETE || standing == FY_GONE_ON) {
             atomic_store(&old->doubt->complete, true);
         }
     }
-    return standing == FY_UNHEARD ? fy_doubt_ask(old, claim) : standing;
+    if (standing == FY_GONE) {
+        standing = ask(old, claim, patience);
+    }
+    if (standing != FY_SILENT) {
+        old->silent_ns[claim] = 0;
+        return standing;
+    }
+    if (old->silent_ns[claim] == 0) {
+        old->silent_ns[claim] = begin;
+    }
+    return is_silent_for_too_long(old, claim) ? FY_GONE : FY_SILENT;
+}
+
+fy_standing fy_doubt_hear_out(fy_process *old, uint32_t claim)
+{
+    fy_standing standing = FY_SILENT;
+    while (standing == FY_SILENT && !fy_doubt_is_settled(old)) {
+        standing = fy_doubt_consult(old, claim);
+        /* A machine is lost with all its ranks: those after it are asked in the same time. */
+        fy_standing next = standing;
+        for (uint32_t c = claim + 1; c < old->rank && next == FY_SILENT; c++) {
+            next = fy_doubt_awaits(old, c) ? fy_doubt_consult(old, c) : next;
+        }
+    }
+    return standing;
 }
 
 bool fy_doubt_is_settled(const fy_process *old)

@@ -56,6 +56,28 @@ static void note_failure(fy_process *process, const fy_message *message)
     fy_failure_set(&process->failure, (ferry_status)status, rank, "%s", text.message);
 }
 
+/*
+ * In a smaller world the root gives signs of life to those at its door. If they end it is stopped
+ * or out of reach, and to wait a join limit for it would keep those who wait for this rank.
+ */
+static bool root_is_silent(fy_process *process, const fy_link *root)
+{
+    fy_process *old   = process->predecessor;
+    int64_t     heard = fy_link_heard_ns(root);
+    if (old == NULL) {
+        return false;
+    }
+    pthread_mutex_lock(&old->lock);
+    bool silent = fy_control_silence_counts(old, process->root_claim, heard);
+    pthread_mutex_unlock(&old->lock);
+    if (silent) {
+        fy_process_fail(process, FERRY_ERR_TIMEOUT, process->root_claim,
+                        "rank %u has shown no sign of life for %.1f s, and not taken rank %u in",
+                        process->root_claim, (double)(fy_now_ns() - heard) / 1e9, process->claim);
+    }
+    return silent;
+}
+
 /* The next message of a type from the root; signs of life are passed over. */
 static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, int64_t until_ns,
                            fy_message *message_out, ferry_error *error)
@@ -67,7 +89,11 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
                            "rank %u reached rank %u, which did not take it in within %.1f s",
                            process->claim, process->root_claim, (double)process->join_ns / 1e9);
         }
-        ferry_status status = fy_link_receive(root, left, message_out, error);
+        int64_t      look   = process->deadline_ns / 10;
+        ferry_status status = fy_link_receive(root, left < look ? left : look, message_out, error);
+        if (status == FERRY_ERR_TIMEOUT && !root_is_silent(process, root)) {
+            continue;
+        }
         if (status != FERRY_OK) {
             return status;
         }
@@ -163,7 +189,7 @@ typedef struct visit {
     fy_link    *root;
 } visit;
 
-/* Whether the root has given up, or is gone, while this rank looks for its parent. */
+/* Whether the root has given up, or is gone or silent, while this rank looks for its parent. */
 static bool root_gave_up(void *context)
 {
     const visit *own = context;
@@ -174,7 +200,8 @@ static bool root_gave_up(void *context)
             note_failure(own->process, &message);
         }
     }
-    return status != FERRY_OK || fy_failed(&own->process->failure);
+    return status != FERRY_OK || fy_failed(&own->process->failure) ||
+           root_is_silent(own->process, own->root);
 }
 
 /* A parent other than the root: a link of its own, after which the root's is not needed. */
@@ -456,9 +483,10 @@ bool fy_join_read_table(fy_process *process)
     process->rank_at    = fy_alloc_zeroed(n_ranks, sizeof *process->rank_at);
     process->node_first = fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *process->node_first);
     process->lost       = fy_alloc_zeroed(n_ranks, sizeof *process->lost);
+    process->silent_ns  = fy_alloc_zeroed(n_ranks, sizeof *process->silent_ns);
     if (process->table == NULL || process->rank_at == NULL || process->node_first == NULL ||
-        process->lost == NULL || !read_members(process, &reader, n_ranks) ||
-        !order_places(process, n_ranks)) {
+        process->lost == NULL || process->silent_ns == NULL ||
+        !read_members(process, &reader, n_ranks) || !order_places(process, n_ranks)) {
         return false;
     }
     process->n_ranks  = n_ranks;

@@ -207,11 +207,13 @@ struct fy_process {
     bool         leave_sent;
     _Atomic bool all_left;
 
-    _Atomic unsigned char *lost;      /* by rank: known to be dead, stopped or gone */
-    fy_process            *successor; /* takes parked joiners */
-    bool                   shrunk;    /* the successor is complete: whoever comes now is too late */
-    fy_process            *predecessor;
-    _Atomic bool           complete; /* this rank has the world, or knows of one that has it */
+    _Atomic unsigned char *lost; /* by rank: known to be dead, stopped or gone */
+    int64_t *silent_ns; /* the calling thread's, by rank: since when its door does not answer; 0: it
+                           does, or was not asked */
+    fy_process  *successor; /* takes parked joiners */
+    bool         shrunk;    /* the successor is complete: whoever comes now is too late */
+    fy_process  *predecessor;
+    _Atomic bool complete; /* this rank has the world, or knows of one that has it */
     fy_process *doubt; /* a successor that others may have complete: see doubt.c. Changes only while
                           no other successor is being made */
 };
@@ -243,6 +245,10 @@ void fy_control_post(fy_process *process, fy_conn *conn, fy_wire_type type, cons
                      size_t head_bytes, const void *body, size_t body_bytes);
 /* Why the world has failed, if it has, to one who may not have heard. */
 void fy_control_tell_failure(fy_process *process, fy_conn *conn);
+/*
+ * Whether a rank counts as lost of which nothing was heard since then: the one rule about silence.
+ */
+bool fy_control_silence_counts(const fy_process *process, uint32_t rank, int64_t heard_ns);
 /* How many connections that prove nothing are borne, at the door and at the porch. */
 enum { FY_CONTROL_ROUND = 64 }; /* events, or strangers at one door, handled in one round */
 uint32_t fy_control_most_strangers(void);
@@ -335,25 +341,38 @@ void         fy_leave_world(fy_process *process);
 /* doubt.c */
 /* How far a world is with one of its ranks. */
 typedef enum fy_standing {
-    FY_UNHEARD,    /* nobody answers: it is dead, stopped, or has closed that world */
+    FY_GONE,       /* nobody is behind its door: it is dead, or has closed that world */
     FY_UNFINISHED, /* it is there, and does not have the world complete (yet) */
     FY_COMPLETE,
-    FY_GONE_ON /* it is in the next world already */
+    FY_GONE_ON, /* it is in the next world already */
+    FY_SILENT   /* it has not answered yet: it may be slow, stopped or out of reach */
 } fy_standing;
 
-/* How long a door that once stood open may not answer until nobody is behind it. */
+/* How long one question waits at a door. Who does not answer in time is asked again. */
 int64_t fy_doubt_patience_ns(const fy_process *process);
 void    fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADDRESSES_BYTES]);
-fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank);
-bool        fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool    fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader);
+/* An attempt that has failed: whom its failure names has been silent in it. */
+void fy_doubt_note_silence(fy_process *old, const fy_process *process);
+bool fy_doubt_is_silent(const fy_process *old, uint32_t claim); /* when it was last asked */
 /*
  * The rest is about the successor of a world of which this rank is in doubt; claims are ranks of
  * the old one. Whether one that is not known to be lost may have it complete.
  */
 bool fy_doubt_concerns(const fy_process *old, uint32_t claim);
-bool fy_doubt_allows_root(const fy_process *old, uint32_t claim);
-/* Asks a rank about the doubtful world, and if that is not there, about the old one. */
+/*
+ * Whether it is waited for, and may be the root: not if it is known to be lost. In doubt that is
+ * not enough: who has the doubtful world complete may have closed the old one, which looks like a
+ * death there. And one that the doubtful world was made without has been counted as lost.
+ */
+bool fy_doubt_awaits(const fy_process *old, uint32_t claim);
+/*
+ * Asks a rank about the doubtful world, and if that is not there, about the old one. One that has
+ * been silent for too long is gone.
+ */
 fy_standing fy_doubt_consult(fy_process *old, uint32_t claim);
+/* Asks a root until it answers or is gone; silent only where that ended the doubt. */
+fy_standing fy_doubt_hear_out(fy_process *old, uint32_t claim);
 bool        fy_doubt_is_settled(const fy_process *old); /* the doubtful world is complete */
 void        fy_doubt_mark_lost(fy_process *old, uint32_t claim);
 /* An attempt that has failed: if others may have it complete it is the doubtful world from now on,

@@ -178,14 +178,9 @@ static void write_table(fy_process *process)
     post_table(process);
 }
 
-/*
- * Those of the old world that are known to be lost are not waited for. In doubt that is not enough:
- * who has the doubtful world complete may have closed the old one, which looks like a death there.
- */
 static bool awaited(const fy_process *process, uint32_t claim)
 {
-    const fy_process *old = process->predecessor;
-    return old == NULL || atomic_load(&old->lost[claim]) == 0 || fy_doubt_concerns(old, claim);
+    return process->predecessor == NULL || fy_doubt_awaits(process->predecessor, claim);
 }
 
 uint32_t fy_register_missing(const fy_process *process, uint32_t from)

@@ -141,15 +141,15 @@ static ferry_status look_for(fy_process *old, uint32_t claim, ferry_error *error
         return fy_fail(error, FERRY_ERR_ABORTED, "rank %u has gone on without rank %u", claim,
                        old->rank);
     }
-    if (standing == FY_UNHEARD) {
+    if (standing == FY_GONE) {
         fy_doubt_mark_lost(old, claim);
     }
     return FERRY_OK;
 }
 
 /*
- * At the root: who has not come may be slow or dead. A question at every door finds the dead, so
- * that nobody waits a join limit for them.
+ * At the root: who has not come may be slow or dead. Questions at every door find the dead, so that
+ * nobody waits a join limit for them.
  */
 static ferry_status find_dead(fy_process *old, fy_process *process, ferry_error *error)
 {
@@ -198,6 +198,7 @@ static ferry_status attempt(fy_process *old, uint32_t root, bool *tabled_out,
     pthread_mutex_unlock(&process->lock);
     *tabled_out = fy_process_is_tabled(process);
     if (status != FERRY_OK) {
+        fy_doubt_note_silence(old, process);
         fy_doubt_keep(old, process, status, &text);
         return fy_fail(error, status, "%s", text.message);
     }
@@ -265,16 +266,18 @@ static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_
     ferry_status status = FERRY_ERR_PEER_LOST;
     hope         own    = {.until_ns = fy_now_ns() + old->join_ns};
     for (uint32_t root = 0; root <= old->rank;) {
-        if (root != old->rank && !fy_doubt_allows_root(old, root)) {
+        if (root != old->rank && !fy_doubt_awaits(old, root)) {
             root++;
             continue;
         }
         bool tabled = false;
-        status      = attempt(old, root, &tabled, process_out, &text);
+        status      = fy_doubt_is_silent(old, root)
+                          ? fy_fail(&text, FERRY_ERR_TIMEOUT, "rank %u does not answer", root)
+                          : attempt(old, root, &tabled, process_out, &text);
         if (status == FERRY_OK) {
             return status;
         }
-        fy_standing standing = root == old->rank ? FY_UNHEARD : fy_doubt_consult(old, root);
+        fy_standing standing = root == old->rank ? FY_GONE : fy_doubt_hear_out(old, root);
         if (fy_doubt_is_settled(old)) {
             *process_out = adopt(old);
             return FERRY_OK;
@@ -285,7 +288,7 @@ static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_
          * root may have said that others have gone on, and died before it said where.
          */
         bool again = status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_TIMEOUT;
-        bool out   = root != old->rank && standing == FY_UNHEARD &&
+        bool out   = root != old->rank && standing == FY_GONE &&
                    (again || status == FERRY_ERR_IO || old->doubt != NULL);
         if (out) {
             fy_doubt_mark_lost(old, root);

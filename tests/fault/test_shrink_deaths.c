@@ -117,7 +117,7 @@ static void live(const plan *p, uint32_t rank, const char *path)
     ferry_world        *worlds[MOST_SHRINKS + 1];
     size_t              n_worlds = 0;
     options.deadline_seconds     = p->deadline;
-    options.join_seconds         = 3 * p->deadline;
+    options.join_seconds         = 2 * CASE_SECONDS; /* nobody may have to wait for this limit */
     options.nodes                = p->nodes;
     ferry_status status =
         ferry_world_create_from_file(path, rank, RANKS, &options, &worlds[0], &own->error);

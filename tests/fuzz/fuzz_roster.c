@@ -6,13 +6,19 @@
 #include "model/roster.h"
 #include "plan/core.h"
 
-static bool is_small_model(const ferry_model *model)
+static bool is_small_param(const ferry_param_metadata *m)
 {
-    for (size_t i = 0; model != NULL && i < model->n_params; i++) {
-        const ferry_param_metadata *m = &model->params[i];
-        if (m->n_dims > MOST_DIMS || (m->is_tp && m->partition_stride > MOST_PIECES) ||
-            m->n_partition_sizes > MOST_PIECES ||
-            ferry_group_size(m->tensor_parallel_group_ranks) > MOST_WORLD) {
+    return m->n_dims <= MOST_DIMS && !(m->is_tp && m->partition_stride > MOST_PIECES) &&
+           m->n_partition_sizes <= MOST_PIECES &&
+           ferry_group_size(m->tensor_parallel_group_ranks) <= MOST_WORLD;
+}
+
+static bool is_small_model(const fy_said *said)
+{
+    for (size_t i = 0; said->outline != NULL && i < said->outline->n_params; i++) {
+        ferry_param_metadata m;
+        fy_said_param(said, 0, i, &m);
+        if (!is_small_param(&m)) {
             return false;
         }
     }
@@ -22,7 +28,8 @@ static bool is_small_model(const ferry_model *model)
 static bool is_small_roster(const ferry_roster *roster)
 {
     for (uint32_t r = 0; r < roster->n_ranks; r++) {
-        if (!is_small_model(roster->entries[r].src) || !is_small_model(roster->entries[r].dst)) {
+        const fy_said *said = roster->entries[r].said;
+        if (!is_small_model(&said[0]) || !is_small_model(&said[1])) {
             return false;
         }
     }

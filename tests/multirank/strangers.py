@@ -182,15 +182,25 @@ class Strangers:
             thread.join()
 
 
+# The kernel's lists of sockets are read in pieces, and may lack some when they change.
+LOOKS = 50
+
+
 def ports_of(world):
-    return sorted({port for rank in world.all
-                   for _, _, port in ranks.listening_ports(ranks.sockets_of(rank.pid))})
+    found = set()
+    for _ in range(LOOKS):
+        found |= {port for rank in world.all
+                  for _, _, port in ranks.listening_ports(ranks.sockets_of(rank.pid))}
+        if len(found) >= len(world.all):
+            break
+        time.sleep(0.01)
+    return sorted(found)
 
 
 def names_of(world):
     """Of the sockets by which the ranks of a node meet."""
     own = set().union(*[ranks.sockets_of(rank.pid) for rank in world.all])
-    for _ in range(50):  # the kernel's list is read in pieces, and may lack some when it changes
+    for _ in range(LOOKS):
         found = [name for name, inode in ranks.abstract_sockets().items() if inode in own]
         if found:
             return found

@@ -37,10 +37,24 @@ typedef struct random_case {
     uint32_t  n;
 } random_case;
 
+/* The same bytes with the dimensions in another order, as a transposed view has them. */
+static void permute(ferry_box *box, uint64_t *state)
+{
+    for (uint32_t d = box->n_dims; d > 1; d--) {
+        uint32_t other  = random_below(state, d);
+        uint64_t length = box->length[d - 1], stride = box->stride[d - 1];
+        box->length[d - 1] = box->length[other];
+        box->stride[d - 1] = box->stride[other];
+        box->length[other] = length;
+        box->stride[other] = stride;
+    }
+}
+
 /* Two views of one tensor, or anything at all. */
 static void make_case(random_case *c, unsigned char *memory, uint32_t n_bytes, uint64_t *state)
 {
     uint32_t kind = random_below(state, 3), n_sends = random_below(state, 3) == 0 ? 4 : 0;
+    bool     permuted = random_below(state, 2) == 0;
     uint32_t long_dim = random_below(state, 4); /* many runs for few boxes, as real ones are */
     uint64_t shape[3];
     for (uint32_t d = 0; d < 3; d++) {
@@ -67,6 +81,9 @@ static void make_case(random_case *c, unsigned char *memory, uint32_t n_bytes, u
         ferry_buffer buffer = ferry_buffer_of(memory, n_bytes);
         c->boxes[i]         = (ferry_box)FERRY_BOX_INIT;
         must(ferry_box_of(&buffer, 2, 3, shape, begin, length, &c->boxes[i], &error), &error);
+    }
+    for (uint32_t i = 0; i < c->n && permuted; i++) {
+        permute(&c->boxes[i], state);
     }
 }
 
@@ -216,6 +233,38 @@ static void test_grid(void **state)
     }
 }
 
+/* Of a wide tensor's transpose: strides rise, and listing the runs would be noticed. */
+static void test_transposed(void **state)
+{
+    enum { N = 8 };
+    const uint64_t n_rows = (uint64_t)1 << 31, row = 65536, part = row / N;
+    fy_registry    registry = {0};
+    (void)state;
+    for (int bad = 0; bad < 2; bad++) {
+        for (uint64_t i = 0; i < N; i++) {
+            ferry_box box     = FERRY_BOX_INIT;
+            box.buffer        = ferry_buffer_of(far_memory(), n_rows * row);
+            box.element_bytes = 2;
+            box.offset        = i * part;
+            box.n_dims        = 2;
+            box.length[0]     = part / 4; /* every other element */
+            box.stride[0]     = 4;
+            box.length[1]     = n_rows;
+            box.stride[1]     = row;
+            if (bad == 1 && i == 5) { /* its first element is the last one of the part before */
+                box.offset -= 4;
+            }
+            add_end(&registry, false, i, (uint32_t)i, &box);
+        }
+        if (bad == 0) {
+            expect_none(&registry, "columns of a transposed view");
+        } else {
+            expect_conflict(&registry, "one is moved by an element",
+                            (const char *[]){"task 4 ", "task 5 ", NULL});
+        }
+    }
+}
+
 /* Small tensors one behind the other, each its own buffer. */
 static void test_many(void **state)
 {
@@ -323,6 +372,7 @@ int main(void)
         cmocka_unit_test(test_random),      cmocka_unit_test(test_columns),
         cmocka_unit_test(test_grid),        cmocka_unit_test(test_many),
         cmocka_unit_test(test_odd_strides), cmocka_unit_test(test_reads),
+        cmocka_unit_test(test_transposed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

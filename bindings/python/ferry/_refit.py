@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import _errors
+from . import _errors, _ferry
 from ._errors import DigestMismatch, Error, InvalidInput, Misuse, Unsupported
 
 if TYPE_CHECKING:
@@ -94,8 +94,6 @@ def _shape_of(tensor: Any) -> Tuple[int, ...]:
 
 def dtype_name(dtype: Any) -> str:
     """In ferry's words, or "" where it has none."""
-    from . import _ferry
-
     try:
         return _ferry.dtype_name(dtype)
     except Error:
@@ -311,6 +309,10 @@ class Refit:
             from ._world import world as default
 
             world = default()
+        if not isinstance(world, _ferry.World):
+            raise InvalidInput(
+                f"world is of type {type(world).__name__}: give one that ferry.init() made, or None"
+            )
         self._owns_service = True
         self._service: Optional["RemoteCopyService"] = None
         self._world: "World" = world

@@ -45,6 +45,8 @@ typedef struct fp_use {
 void fp_use_init(fp_use *use, const char *what);
 /* False with an exception: another process's, in use by another thread, or closed (!open). */
 bool fp_enter(fp_use *use, bool open);
+/* The same for what only reads, which may be while a call is on: of this process, and open. */
+bool fp_may_read(const fp_use *use, bool open);
 void fp_leave(fp_use *use);
 /* Whether the handle may be destroyed here: not in a child of fork. */
 bool fp_is_own(const fp_use *use);
@@ -58,7 +60,7 @@ bool fp_is_own(const fp_use *use);
 typedef ferry_status (*fp_call_fn)(void *context, ferry_error *error);
 bool fp_block(ferry_world *world, fp_call_fn call, void *context);
 
-/* view.c: the caller's memory. */
+/* view.c: the caller's memory, as its library describes it (view_*.c). */
 
 typedef enum fp_source {
     FP_SOURCE_TORCH,
@@ -173,6 +175,11 @@ bool fp_add_mixed(PyObject *module);
 bool fp_add_checkpoint(PyObject *module);
 /* Makes a type of a spec and adds it under its last name. */
 PyTypeObject *fp_add_type(PyObject *module, PyType_Spec *spec);
-bool          fp_add_functions(PyObject *module, PyMethodDef *functions);
+/*
+ * Py_tp_new of types whose objects come from functions only: one that was never filled is of no
+ * use. The sentence is the type's docstring, which says who makes them.
+ */
+PyObject *fp_refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
+bool      fp_add_functions(PyObject *module, PyMethodDef *functions);
 
 #endif

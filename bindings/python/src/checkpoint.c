@@ -12,7 +12,8 @@
 typedef unsigned long long ull;
 
 typedef struct fp_checkpoint {
-    PyObject_HEAD ferry_checkpoint *checkpoint;
+    PyObject_HEAD
+    ferry_checkpoint *checkpoint;
 } fp_checkpoint;
 
 static PyTypeObject *checkpoint_type;
@@ -405,12 +406,6 @@ static PyObject *compare(PyObject *module, PyObject *args, PyObject *kwargs)
                          (ull)result.n_replicas, (ull)result.n_checked, result.seconds);
 }
 
-static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    (void)type, (void)args, (void)kwargs;
-    return fp_raise(FERRY_ERR_MISUSE, "checkpoints are opened by ferry.inspect");
-}
-
 bool fp_add_checkpoint(PyObject *module)
 {
     static PyMethodDef methods[] = {
@@ -424,8 +419,8 @@ bool fp_add_checkpoint(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"A checkpoint whose headers have been read."},
-        {Py_tp_new, (void *)refuse_new},
+        {Py_tp_doc, (void *)"A checkpoint whose headers have been read; ferry.inspect opens one."},
+        {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
         {Py_tp_dealloc, (void *)dealloc},

@@ -14,9 +14,8 @@ PyObject *fp_raise(ferry_status status, const char *sentence)
     /* A path in it may be no UTF-8. */
     PyObject *text   = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace");
     PyObject *errors = text == NULL ? NULL : PyImport_ImportModule("ferry._errors");
-    PyObject *made   = errors == NULL
-                           ? NULL
-                           : PyObject_CallMethod(errors, "of_status", "iO", (int)status, text);
+    PyObject *made =
+        errors == NULL ? NULL : PyObject_CallMethod(errors, "of_status", "iO", (int)status, text);
     if (made != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(made), made);
     }

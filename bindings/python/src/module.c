@@ -43,6 +43,19 @@ PyTypeObject *fp_add_type(PyObject *module, PyType_Spec *spec)
     return (PyTypeObject *)type;
 }
 
+PyObject *fp_refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args, (void)kwargs;
+    PyObject *name = PyObject_GetAttrString((PyObject *)type, "__name__");
+    PyObject *doc  = name == NULL ? NULL : PyObject_GetAttrString((PyObject *)type, "__doc__");
+    if (doc != NULL) {
+        PyErr_Format(PyExc_TypeError, "%U is not made by calling it: %U", name, doc);
+    }
+    Py_XDECREF(doc);
+    Py_XDECREF(name);
+    return NULL;
+}
+
 bool fp_add_functions(PyObject *module, PyMethodDef *functions)
 {
     return PyModule_AddFunctions(module, functions) == 0;

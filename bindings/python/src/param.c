@@ -836,7 +836,9 @@ static PyObject *extract_all(const extraction *x, PyObject *pairs)
     for (Py_ssize_t i = 0; list != NULL && i < PyList_Size(pairs); i++) {
         PyObject *pair = PyList_GetItem(pairs, i), *name, *param, *fields = NULL;
         Py_INCREF(pair);
-        if (PyArg_ParseTuple(pair, "OO", &name, &param)) {
+        if (!PyTuple_Check(pair)) { /* which PyArg_ParseTuple takes for an error of ours */
+            PyErr_Format(PyExc_TypeError, "parameter %zd is no pair of a name and a tensor", i);
+        } else if (PyArg_ParseTuple(pair, "OO", &name, &param)) {
             fields = extract_one(x, name, param);
         }
         if (fields == NULL || PyList_Append(list, fields) != 0) {

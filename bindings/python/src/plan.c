@@ -6,11 +6,13 @@
 #include <string.h>
 
 typedef struct fp_spec {
-    PyObject_HEAD ferry_spec *spec;
+    PyObject_HEAD
+    ferry_spec *spec;
 } fp_spec;
 
 typedef struct fp_plan {
-    PyObject_HEAD ferry_plan *plan;
+    PyObject_HEAD
+    ferry_plan *plan;
 } fp_plan;
 
 static PyTypeObject *spec_type, *plan_type;
@@ -337,12 +339,6 @@ static void dealloc_plan(PyObject *self)
 
 /* The types. */
 
-static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    (void)type, (void)args, (void)kwargs;
-    return fp_raise(FERRY_ERR_MISUSE, "specs are made by ferry.Spec, plans by ferry.plan");
-}
-
 static bool add_spec(PyObject *module)
 {
     static PyGetSetDef properties[] = {
@@ -350,8 +346,8 @@ static bool add_spec(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"Two layouts of one model."},
-        {Py_tp_new, (void *)refuse_new},
+        {Py_tp_doc, (void *)"Two layouts of one model; ferry.Spec makes one."},
+        {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_getset, properties},
         {Py_tp_dealloc, (void *)dealloc_spec},
         {0, NULL},
@@ -385,8 +381,9 @@ static bool add_plan(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"Which box of which tensor goes from which rank to which."},
-        {Py_tp_new, (void *)refuse_new},
+        {Py_tp_doc,
+         (void *)"Which box of which tensor goes from which rank to which; ferry.plan makes one."},
+        {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
         {Py_tp_dealloc, (void *)dealloc_plan},

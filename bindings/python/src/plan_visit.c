@@ -36,17 +36,18 @@ static PyObject *word(words *last, const char *text)
 enum { FIRST_BLOCK = 256, LARGEST_BLOCK = 1 << 15, MOST_LEFT_OUT = 1 << 22 };
 
 typedef struct moves {
-    PyObject_HEAD PyObject *object; /* the plan's */
-    const ferry_plan       *plan;   /* NULL: the end */
-    uint32_t                rank;   /* that is visited */
-    bool                    rank_by_rank;
-    bool                    busy;
-    uint64_t                n_seen; /* of this visit's moves */
-    ferry_move             *block;
-    size_t                  capacity, n, next;
-    words                   tensor, source;
-    ferry_dtype             dtype;
-    PyObject               *dtype_name;
+    PyObject_HEAD
+    PyObject         *object; /* the plan's */
+    const ferry_plan *plan;   /* NULL: the end */
+    uint32_t          rank;   /* that is visited */
+    bool              rank_by_rank;
+    bool              busy;
+    uint64_t          n_seen; /* of this visit's moves */
+    ferry_move       *block;
+    size_t            capacity, n, next;
+    words             tensor, source;
+    ferry_dtype       dtype;
+    PyObject         *dtype_name;
 } moves;
 
 static PyTypeObject *moves_type;
@@ -430,7 +431,9 @@ PyObject *fp_plan_shards(PyObject *self, PyObject *args)
 bool fp_add_plan_visit(PyObject *module)
 {
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"Moves of a plan as tuples, one after the other."},
+        {Py_tp_doc,
+         (void *)"Moves of a plan as tuples, one after the other; moves() returns them."},
+        {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_iter, (void *)same},
         {Py_tp_iternext, (void *)next_move},
         {Py_tp_dealloc, (void *)dealloc_moves},

@@ -459,7 +459,8 @@ static void dealloc_rank_plan(PyObject *self)
 static bool add_types(PyObject *module)
 {
     static PyType_Slot model_slots[] = {
-        {Py_tp_doc, (void *)"What one rank has on one side."},
+        {Py_tp_doc, (void *)"What one rank has on one side; make_model makes it."},
+        {Py_tp_new, (void *)fp_refuse_new},
         {Py_sq_length, (void *)model_length},
         {Py_tp_dealloc, (void *)dealloc_model},
         {0, NULL},
@@ -475,7 +476,8 @@ static bool add_types(PyObject *module)
         {NULL, NULL, 0, NULL},
     };
     static PyType_Slot roster_slots[] = {
-        {Py_tp_doc, (void *)"What every rank has."},
+        {Py_tp_doc, (void *)"What every rank has; make_roster makes it."},
+        {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, roster_methods},
         {Py_tp_dealloc, (void *)dealloc_roster},
         {0, NULL},
@@ -503,7 +505,8 @@ static bool add_rank_plan(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"The ops of one rank."},
+        {Py_tp_doc, (void *)"The ops of one rank; rank_plan and build_rank_plan make them."},
+        {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
         {Py_tp_dealloc, (void *)dealloc_rank_plan},

@@ -107,14 +107,6 @@ static PyObject *create(PyObject *module, PyObject *args, PyObject *kwargs)
     return status == FERRY_OK ? wrap(service, world) : fp_raise(status, error.message);
 }
 
-/* Objects of these types come from functions only: one that was never filled is of no use. */
-static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    (void)type, (void)args, (void)kwargs;
-    PyErr_SetString(PyExc_TypeError, "objects of this type are made by ferry's own functions");
-    return NULL;
-}
-
 /* Collective calls, and those that may wait for bytes on their way. */
 
 typedef struct call {
@@ -233,7 +225,8 @@ static PyObject *clear_requests(PyObject *self, PyObject *unused)
 /* Ledgers: what a failed run has brought. */
 
 typedef struct fp_ledger {
-    PyObject_HEAD ferry_ledger *ledger;
+    PyObject_HEAD
+    ferry_ledger *ledger;
 } fp_ledger;
 
 static PyObject *take_ledger(PyObject *self, PyObject *unused)
@@ -510,16 +503,12 @@ static PyGetSetDef properties[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyTypeObject *add_plain(PyObject *module, const char *name, int bytes, destructor end,
-                               PyMethodDef *functions, PyGetSetDef *numbers)
+static PyTypeObject *add_plain(PyObject *module, const char *name, const char *doc, int bytes,
+                               destructor end, PyMethodDef *functions, PyGetSetDef *numbers)
 {
-    static PyMethodDef no_methods[] = {{NULL, NULL, 0, NULL}};
-    PyType_Slot        slots[]      = {
-                    {Py_tp_new, (void *)refuse_new},
-                    {Py_tp_dealloc, (void *)end},
-                    {Py_tp_methods, functions == NULL ? no_methods : functions},
-                    {Py_tp_getset, numbers},
-                    {0, NULL},
+    PyType_Slot slots[] = {
+        {Py_tp_doc, (void *)doc}, {Py_tp_new, (void *)fp_refuse_new}, {Py_tp_dealloc, (void *)end},
+        {Py_tp_getset, numbers},  {Py_tp_methods, functions},         {0, NULL},
     };
     PyType_Spec spec = {
         .name = name, .basicsize = bytes, .flags = Py_TPFLAGS_DEFAULT, .slots = slots};
@@ -528,10 +517,11 @@ static PyTypeObject *add_plain(PyObject *module, const char *name, int bytes, de
 
 bool fp_add_service(PyObject *module)
 {
-    static PyGetSetDef of_memory[] = {
-        {"address", memory_address, NULL, "Where it begins.", NULL},
-        {"bytes", memory_bytes, NULL, "How long it is.", NULL},
-        {NULL, NULL, NULL, NULL, NULL},
+    static PyMethodDef no_methods[] = {{NULL, NULL, 0, NULL}};
+    static PyGetSetDef of_memory[]  = {
+         {"address", memory_address, NULL, "Where it begins.", NULL},
+         {"bytes", memory_bytes, NULL, "How long it is.", NULL},
+         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyGetSetDef of_ledger[] = {
         {"bytes", ledger_bytes, NULL, "Bytes that are in place.", NULL},
@@ -542,12 +532,15 @@ bool fp_add_service(PyObject *module)
          "A copy service of a world."},
         {NULL, NULL, 0, NULL},
     };
-    fp_service_type =
-        add_plain(module, "ferry._ferry.Service", sizeof(fp_service), dealloc, methods, properties);
-    memory_type = add_plain(module, "ferry._ferry.Memory", sizeof(fp_memory), memory_dealloc, NULL,
-                            of_memory);
-    ledger_type = add_plain(module, "ferry._ferry.Ledger", sizeof(fp_ledger), ledger_dealloc, NULL,
-                            of_ledger);
+    fp_service_type = add_plain(module, "ferry._ferry.Service",
+                                "A copy service, which a ferry.RemoteCopyService has.",
+                                sizeof(fp_service), dealloc, methods, properties);
+    memory_type     = add_plain(module, "ferry._ferry.Memory",
+                                "Memory that other ranks reach best, which alloc() returns.",
+                                sizeof(fp_memory), memory_dealloc, no_methods, of_memory);
+    ledger_type     = add_plain(module, "ferry._ferry.Ledger",
+                                "What a run that failed has brought, which take_ledger() returns.",
+                                sizeof(fp_ledger), ledger_dealloc, no_methods, of_ledger);
     return fp_service_type != NULL && memory_type != NULL && ledger_type != NULL &&
            fp_add_functions(module, functions) && fp_add_service_run(module);
 }

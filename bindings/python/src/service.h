@@ -59,26 +59,28 @@ void fp_watch_clear(fp_watch *watch);
 struct fp_memory;
 
 typedef struct fp_service {
-    PyObject_HEAD fp_use use;
-    ferry_service       *service;
-    ferry_world         *raw;   /* which lives as long as the service */
-    PyObject            *world; /* a World */
-    fp_holds             holds;
-    fp_holds             kept;     /* of a run that failed with bytes on their way: until the end */
-    PyObject            *bound[2]; /* by ferry_side: name to the number of its hold there */
-    size_t               n_sources; /* of bound holds: those of destinations follow */
-    struct fp_memory    *memories;
-    fp_watch             watch;
-    double               patience; /* seconds that an interrupted run has for an orderly end */
-    bool                 is_finalized, is_running, is_resumed, is_tainted;
+    PyObject_HEAD
+    fp_use            use;
+    ferry_service    *service;
+    ferry_world      *raw;   /* which lives as long as the service */
+    PyObject         *world; /* a World */
+    fp_holds          holds;
+    fp_holds          kept;      /* of a run that failed with bytes on their way: until the end */
+    PyObject         *bound[2];  /* by ferry_side: name to the number of its hold there */
+    size_t            n_sources; /* of bound holds: those of destinations follow */
+    struct fp_memory *memories;
+    fp_watch          watch;
+    double            patience; /* seconds that an interrupted run has for an orderly end */
+    bool              is_finalized, is_running, is_resumed, is_tainted;
 } fp_service;
 
 /* Memory of ferry, and the service whose transport it belongs to. */
 typedef struct fp_memory {
-    PyObject_HEAD fp_use use;
-    fp_service          *service;
-    ferry_buffer         buffer;
-    struct fp_memory    *next;
+    PyObject_HEAD
+    fp_use            use;
+    fp_service       *service;
+    ferry_buffer      buffer;
+    struct fp_memory *next;
 } fp_memory;
 
 /*

@@ -112,7 +112,9 @@ bool fp_holds_move(fp_holds *from, fp_holds *to)
         PyErr_NoMemory();
         return false;
     }
-    memcpy(items + to->n, from->items, from->n * sizeof *items);
+    if (from->n != 0) { /* else there may be no items */
+        memcpy(items + to->n, from->items, from->n * sizeof *items);
+    }
     to->items    = items;
     to->n        = to->n + from->n;
     to->capacity = to->n;
@@ -139,6 +141,7 @@ bool fp_holds_check(const fp_holds *holds)
     for (size_t i = 0; i < holds->n; i++) {
         const fp_hold *hold = &holds->items[i];
         view.owner          = hold->owner;
+        view.held           = hold->held;
         view.source         = hold->source;
         view.base           = hold->base;
         view.bytes          = hold->bytes;

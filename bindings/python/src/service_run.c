@@ -10,10 +10,11 @@
 static PyTypeObject *request_type;
 
 typedef struct fp_request {
-    PyObject_HEAD fp_service *service;
-    ferry_request            *request;
-    PyObject                 *callback;
-    bool                      is_done;
+    PyObject_HEAD
+    fp_service    *service;
+    ferry_request *request;
+    PyObject      *callback;
+    bool           is_done;
 } fp_request;
 
 /* Watching. */
@@ -335,13 +336,6 @@ static void request_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static PyObject *refuse_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    (void)type, (void)args, (void)kwargs;
-    PyErr_SetString(PyExc_TypeError, "a request is made by start()");
-    return NULL;
-}
-
 bool fp_add_service_run(PyObject *module)
 {
     static PyMethodDef methods[] = {
@@ -355,8 +349,8 @@ bool fp_add_service_run(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"A run that was begun."},
-        {Py_tp_new, (void *)refuse_new},
+        {Py_tp_doc, (void *)"A run that was begun, which start() returns."},
+        {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
         {Py_tp_dealloc, (void *)request_dealloc},

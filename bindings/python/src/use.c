@@ -13,7 +13,7 @@ bool fp_is_own(const fp_use *use)
     return use->pid == getpid();
 }
 
-bool fp_enter(fp_use *use, bool open)
+bool fp_may_read(const fp_use *use, bool open)
 {
     if (!fp_is_own(use)) {
         fp_raise_format(FERRY_ERR_MISUSE,
@@ -22,16 +22,24 @@ bool fp_enter(fp_use *use, bool open)
                         use->what, (long)use->pid);
     } else if (!open) {
         fp_raise_format(FERRY_ERR_MISUSE, "%s was closed: make another one", use->what);
-    } else if (use->busy) {
+    }
+    return open && fp_is_own(use);
+}
+
+bool fp_enter(fp_use *use, bool open)
+{
+    if (!fp_may_read(use, open)) {
+        return false;
+    }
+    if (use->busy) {
         fp_raise_format(FERRY_ERR_MISUSE,
                         "%s is in use: a call of another thread, or the call that called back, has "
                         "not returned; one thread uses it at a time",
                         use->what);
-    } else {
-        use->busy = true;
-        return true;
+        return false;
     }
-    return false;
+    use->busy = true;
+    return true;
 }
 
 void fp_leave(fp_use *use)

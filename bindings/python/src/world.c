@@ -21,6 +21,13 @@ ferry_world *fp_world_get(PyObject *object)
     return own->world;
 }
 
+/* The same for what is known since the world began: also while a call is on. */
+static ferry_world *read_world(PyObject *object)
+{
+    fp_world *own = (fp_world *)object;
+    return fp_may_read(&own->use, own->world != NULL) ? own->world : NULL;
+}
+
 static PyObject *wrap(ferry_world *world)
 {
     fp_world *own = PyObject_New(fp_world, fp_world_type);
@@ -85,11 +92,16 @@ static PyObject *from_file(PyObject *module, PyObject *args, PyObject *kwargs)
     (void)module;
     static char *names[] = {"path", "rank", "size", OPTION_NAMES, NULL};
     making       m       = {.options = FERRY_WORLD_OPTIONS_INIT};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sII|" OPTION_FORMAT, names, &m.path, &m.rank,
-                                     &m.n_ranks, OPTION_PLACES(m.options))) {
+    PyObject    *path    = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&II|" OPTION_FORMAT, names,
+                                     PyUnicode_FSConverter, &path, &m.rank, &m.n_ranks,
+                                     OPTION_PLACES(m.options))) {
         return NULL;
     }
-    return fp_block(NULL, make, &m) ? wrap(m.world) : NULL;
+    m.path         = PyBytes_AsString(path);
+    PyObject *made = fp_block(NULL, make, &m) ? wrap(m.world) : NULL;
+    Py_DECREF(path);
+    return made;
 }
 
 static PyObject *threads(PyObject *module, PyObject *args, PyObject *kwargs)
@@ -194,7 +206,7 @@ static PyObject *from_exchange(PyObject *module, PyObject *args, PyObject *kwarg
     static PyObject *get_##name(PyObject *self, void *unused)                                      \
     {                                                                                              \
         (void)unused;                                                                              \
-        ferry_world *world = fp_world_get(self);                                                   \
+        ferry_world *world = read_world(self);                                                     \
         return world == NULL ? NULL : PyLong_FromUnsignedLong(call);                               \
     }
 NUMBER(rank, ferry_world_rank(world))
@@ -209,7 +221,7 @@ NUMBER(local_size, ferry_world_n_local_ranks(world))
 static PyObject *get_members(PyObject *self, void *unused)
 {
     (void)unused;
-    ferry_world *world = fp_world_get(self);
+    ferry_world *world = read_world(self);
     PyObject    *tuple = world == NULL ? NULL : PyTuple_New(ferry_world_n_ranks(world));
     for (uint32_t r = 0; tuple != NULL && r < ferry_world_n_ranks(world); r++) {
         PyTuple_SetItem(tuple, (Py_ssize_t)r,
@@ -355,7 +367,7 @@ static PyObject *check(PyObject *self, PyObject *unused)
     fp_world   *own = (fp_world *)self;
     ferry_error error;
     if (own->world == NULL || !fp_is_own(&own->use)) {
-        return fp_world_get(self) == NULL ? NULL : (Py_INCREF(Py_None), Py_None);
+        return read_world(self) == NULL ? NULL : (Py_INCREF(Py_None), Py_None);
     }
     ferry_status status = ferry_world_state(own->world, NULL, &error);
     if (status != FERRY_OK) {
@@ -448,7 +460,8 @@ bool fp_add_world(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"A set of ranks that found each other."},
+        {Py_tp_doc, (void *)"A set of ranks that found each other; ferry.world() has one."},
+        {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
         {Py_tp_dealloc, (void *)dealloc},

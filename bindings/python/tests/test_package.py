@@ -194,7 +194,76 @@ except Exception as error:
         self.assertEqual(in_python(code), "interrupted True\nAborted\n")
 
 
+class Types(unittest.TestCase):
+    """What the extension has: nobody gets an object of it that was never filled."""
+
+    def types(self):
+        from ferry import _ferry
+        found = [value for value in vars(_ferry).values()
+                 if isinstance(value, type) and not issubclass(value, BaseException)]
+        self.assertGreater(len(found), 10)
+        return found
+
+    def test_calling_one_without_arguments(self):
+        for cls in self.types():
+            with self.subTest(cls.__name__):
+                try:
+                    made = cls()
+                except TypeError as error:
+                    self.assertRegex(str(error), "%s is not made by calling it: .*[a-z]"
+                                     % cls.__name__)
+                    continue
+                self.use_all(made)
+
+    def use_all(self, made):
+        """Whatever it has may refuse, and says so; nothing ends the interpreter."""
+        for name in dir(type(made)):
+            if name.startswith("__"):
+                continue
+            try:
+                value = getattr(made, name)
+                if callable(value):
+                    value()
+            except (ferry.Error, TypeError):
+                pass
+
+    def test_no_way_around(self):
+        """Copies and pickles make objects without a call."""
+        for cls in self.types():
+            with self.subTest(cls.__name__), self.assertRaises(TypeError):
+                object.__new__(cls)
+
+
 class TwoThreads(unittest.TestCase):
+    def test_numbers_while_a_call_is_on(self):
+        from ferry import _ferry
+        one, other = _ferry.world_of_threads(2)
+        waiter = threading.Thread(target=one.barrier)
+        waiter.start()
+        try:
+            self.wait_until_in_use(one)
+            self.assertEqual((one.rank, one.size, one.epoch, one.members, one.closed),
+                             (0, 2, 0, (0, 1), False))
+            self.assertEqual((one.node, one.n_nodes, one.local_rank, one.local_size), (0, 1, 0, 2))
+            one.check()
+            self.assertTrue(waiter.is_alive())
+        finally:
+            other.barrier()
+            waiter.join(30)
+        self.assertFalse(waiter.is_alive())
+
+    def wait_until_in_use(self, world):
+        """By asking for a service, which is not to be had while a call is on."""
+        from ferry import _ferry
+        for _ in range(3000):
+            try:
+                _ferry.service(world, None, 0, 0, 0, 0, 0, 0, True, False)
+            except ferry.Misuse as error:
+                self.assertIn("in use", str(error))
+                return
+            time.sleep(0.01)
+        self.fail("the other thread's call never began")
+
     def test_one_uses_a_world_at_a_time(self):
         from ferry import _ferry
         one, other = _ferry.world_of_threads(2)

@@ -538,25 +538,31 @@ def build_on_rank(rank: int, size: int) -> Any:
     return same, len(digests), len(plans[0].recv_ops), len(plans[0].send_ops)
 
 
-def fail_on_rank(rank: int, size: int, how: str) -> Any:
-    src, dst, n_experts = layouts_of(3, size)
-    module = src.module(rank)
-    if rank == 1 and how == "parameter":
-        module.children["decoder"].children["layers"].children["0"].children["attention"].children[
-            "qkv"].parameters["weight"].partition_stride = -1
-    if rank == 1 and how == "groups":
-        module.pg_collection = None
-    if rank == 1 and how == "module":
-        module = 17
-    if how == "source":
-        module = None
-    try:
-        planner.build_centralized_reshard_plan(module, dst.module(rank), n_experts)
-    except ferry.Error as error:
-        caught = (type(error).__name__, str(error), error.tensor)
-    again = planner.build_centralized_reshard_plan(src.module(rank), dst.module(rank), n_experts)
+def fail_on_rank(rank: int, size: int, hows: Any) -> Any:
+    """What each way to fail raised, and whether a good call worked after it."""
+    outcomes = []
+    for how in hows:
+        src, dst, n_experts = layouts_of(3, size)
+        module = src.module(rank)
+        if rank == 1 and how == "parameter":
+            module.children["decoder"].children["layers"].children["0"].children[
+                "attention"].children["qkv"].parameters["weight"].partition_stride = -1
+        if rank == 1 and how == "groups":
+            module.pg_collection = None
+        if rank == 1 and how == "module":
+            module = 17
+        if how == "source":
+            module = None
+        caught = None
+        try:
+            planner.build_centralized_reshard_plan(module, dst.module(rank), n_experts)
+        except ferry.Error as error:
+            caught = (type(error).__name__, str(error), error.tensor)
+        again = planner.build_centralized_reshard_plan(
+            src.module(rank), dst.module(rank), n_experts)
+        outcomes.append((caught, len(again.recv_ops) + len(again.send_ops) > 0))
     ferry.shutdown()
-    return caught, len(again.recv_ops) + len(again.send_ops) > 0
+    return outcomes
 
 
 class Processes(unittest.TestCase):
@@ -569,15 +575,16 @@ class Processes(unittest.TestCase):
                 self.assertEqual(sends > 0, rank < 2)
 
     def test_all_fail_together(self) -> None:
-        qkv = "decoder.layers.0.attention.qkv.weight"
-        for how, kind, tensor in (("parameter", "InvalidInput", qkv),
-                                  ("groups", "InvalidInput", None),
-                                  ("module", "InvalidInput", None),
-                                  ("source", "InvalidPlan", "decoder.layers.0.norm.weight")):
-            outcomes = run_ranks(fail_on_rank, 2, how)
-            self.assertEqual(outcomes[0], outcomes[1], how)
-            (name, sentence, named), went_on = outcomes[0]
-            self.assertTrue(went_on)
+        rows = (("parameter", "InvalidInput", "decoder.layers.0.attention.qkv.weight"),
+                ("groups", "InvalidInput", None), ("module", "InvalidInput", None),
+                ("source", "InvalidPlan", "decoder.layers.0.norm.weight"))
+        first, second = run_ranks(fail_on_rank, 2, [row[0] for row in rows])
+        self.assertEqual(first, second)
+        self.assertEqual(len(first), len(rows))
+        for (how, kind, tensor), (caught, went_on) in zip(rows, first):
+            self.assertIsNotNone(caught, how)
+            name, sentence, named = caught
+            self.assertTrue(went_on, how)
             self.assertEqual(name, kind, sentence)
             if how != "source":
                 self.assertTrue(sentence.startswith("rank 1: "), sentence)

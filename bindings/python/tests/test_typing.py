@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 try:
@@ -16,19 +17,20 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 @unittest.skipIf(mypy is None, "mypy is not installed")
 class Typing(unittest.TestCase):
-    def mypy(self, *arguments):
-        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        return subprocess.run([sys.executable, "-m", *arguments], cwd=PACKAGE, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              env=dict(variables, MYPYPATH=PACKAGE, **({} if arguments[0] == "mypy"
-                              else {"PYTHONPATH": os.environ.get("PYTHONPATH", "")})))
+    def run_module(self, *arguments, cwd):
+        variables = dict(os.environ, MYPYPATH=PACKAGE)
+        return subprocess.run([sys.executable, "-m", *arguments], cwd=cwd, text=True, env=variables,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def test_strict(self):
-        done = self.mypy("mypy", "--strict", "--cache-dir=/dev/null", "ferry")
+        done = self.run_module("mypy", "--strict", "--cache-dir=/dev/null", "ferry", cwd=PACKAGE)
         self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_the_stub_says_what_the_extension_has(self):
-        done = self.mypy("mypy.stubtest", "ferry._ferry", "--ignore-missing-stub")
+        """In an empty folder: beside its sources the package is found without the extension."""
+        with tempfile.TemporaryDirectory() as empty:  # older checkers have no @disjoint_base
+            done = self.run_module("mypy.stubtest", "--ignore-disjoint-bases", "ferry._ferry",
+                                   cwd=empty)
         self.assertEqual(done.returncode, 0, done.stdout)
 
 

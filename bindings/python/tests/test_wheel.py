@@ -24,7 +24,7 @@ print("rank", rank, "has its columns")
 
 def run(*command, **variables):
     plain = {name: value for name, value in os.environ.items()
-             if name not in ("PYTHONPATH", "FERRY_PLUGINS", "LD_PRELOAD", "PYTHONMALLOC")}
+             if not name.startswith(("FERRY_", "PYTHON", "LD_PRELOAD"))}
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           env=dict(plain, **variables), cwd=tempfile.gettempdir(), timeout=800)
     if done.returncode != 0:

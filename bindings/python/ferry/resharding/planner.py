@@ -178,6 +178,12 @@ def _build(
     buffers: bool,
 ) -> ReshardPlan:
     talk = _default_exchange() if exchange is None else exchange
+    if not all(hasattr(talk, name) for name in ("rank", "size", "all_gather")):
+        raise InvalidInput(
+            f"exchange is of type {type(talk).__name__}: give an object with rank, size, "
+            "all_gather, gather and scatter, or None for the default group of torch.distributed or "
+            "for ferry.world()"
+        )
     models: List[Optional["Model"]] = [None, None]
     names: Set[str] = set()
     failure: Optional[Exception] = None
@@ -247,6 +253,12 @@ def describe_module(
 
     The module's ``pg_collection`` has the groups of the rank.
     """
+    if not callable(getattr(module, "named_parameters", None)):
+        raise InvalidInput(
+            f"the {side} module is of type {type(module).__name__}: give a torch.nn.Module, or "
+            "None where this rank has none",
+            ranks=(rank,),
+        )
     groups = getattr(module, "pg_collection", None)
     if groups is None:
         raise InvalidInput(
@@ -349,6 +361,11 @@ def _by_rank(given: ByRank, name: str) -> Dict[int, Optional[Metadata]]:
         if any(not isinstance(rank, int) or rank < 0 for rank in given):
             raise InvalidInput(f"{name} has a key that is no rank")
         return dict(given)
+    if not isinstance(given, Iterable):
+        raise InvalidInput(
+            f"{name} is of type {type(given).__name__}: give a list or a dict, by rank, of "
+            "lists of metadata"
+        )
     return dict(enumerate(given))
 
 

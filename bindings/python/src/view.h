@@ -1,0 +1,64 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FP_VIEW_H
+#define FP_VIEW_H
+
+#include "binding.h"
+
+/*
+ * What the files that view the caller's memory share: view.c asks the others in turn, and has what
+ * is common to all. name is that of the tensor, for sentences, or NULL.
+ */
+
+/* view.c */
+
+/* 'tensor "name"', made in text, or "a tensor". */
+const char *fp_view_called(const char *name, char text[160]);
+#define FP_CALLED(name) fp_view_called(name, (char[160]){0})
+
+/* First the number of dims, then each of them, then fp_view_finish. False with an exception. */
+bool fp_view_check_dims(Py_ssize_t n_dims, const char *name);
+bool fp_view_set_dim(fp_view *view, uint32_t at, uint64_t length, int64_t stride, const char *name);
+/* Counts bytes; strides of dims of one element become those of a row-major tensor. */
+bool fp_view_finish(fp_view *view, const char *name);
+
+/* view_torch.c */
+
+bool fp_is_torch(PyObject *object);
+/* False with an exception. */
+bool fp_view_torch(PyObject *tensor, const char *name, fp_view *view);
+/* Where its elements are now, and how many bytes they have. False with an exception. */
+bool fp_torch_locate(PyObject *tensor, const char *name, char **base_out, uint64_t *bytes_out);
+
+/* view_buffer.c. 1: a view; 0: the object has no such description; -1: an exception. */
+
+int fp_view_buffer(PyObject *object, const char *name, bool writable, fp_view *view);
+/*
+ * Where the elements are now, and how many bytes they have. An exporter should keep them in place
+ * while a view is held, but numpy's resize(refcheck=False) does not. False with an exception.
+ */
+bool fp_buffer_locate(const fp_view *view, const char *name, char **base_out, uint64_t *bytes_out);
+/* Gives back what the view of a buffer held. */
+void fp_buffer_release(void *held);
+/* __array_interface__ */
+int fp_view_interface(PyObject *object, const char *name, bool writable, fp_view *view);
+
+/* view_dlpack.c */
+
+/* DLPack, as its specification has it. */
+typedef struct fp_dl_tensor {
+    void    *data;
+    int32_t  device_type, device_id;
+    int32_t  n_dims;
+    uint8_t  code, bits;
+    uint16_t lanes;
+    int64_t *shape;
+    int64_t *strides; /* of elements; NULL: row-major */
+    uint64_t byte_offset;
+} fp_dl_tensor;
+
+/* False with an exception. */
+bool fp_view_read_dlpack(const fp_dl_tensor *tensor, const char *name, fp_view *view);
+/* 1, 0 or -1, as those of view_buffer.c. */
+int fp_view_dlpack(PyObject *object, const char *name, fp_view *view);
+
+#endif

@@ -1,0 +1,70 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Arguments of other types than are asked for: sentences that say what to give instead."""
+from __future__ import annotations
+
+import types
+import unittest
+
+import ferry
+import ferry.resharding
+from ferry.resharding import planner, utils
+from ferry.resharding.nvshmem_copy_service import nvshmem_types, planning
+
+SPEC = {"ranks": 1, "tensors": []}
+
+
+class Names(unittest.TestCase):
+    def test_all_are_there(self) -> None:
+        for name in ferry.resharding.__all__:
+            self.assertTrue(hasattr(ferry.resharding, name), name)
+
+    def test_scheduler_and_service(self) -> None:
+        names = ("ScheduledBatch", "WorkloadGroup", "WorkloadSummary")
+        for name in names:
+            self.assertIs(getattr(ferry.resharding, name), getattr(nvshmem_types, name))
+        self.assertIs(ferry.resharding.CommunicationScheduler, planning.CommunicationScheduler)
+        self.assertIs(ferry.resharding.RemoteCopyService, ferry.RemoteCopyService)
+
+    def test_others_are_not(self) -> None:
+        with self.assertRaisesRegex(AttributeError, "ferry.resharding.*no_such"):
+            ferry.resharding.no_such  # type: ignore[attr-defined]
+
+
+class Extraction(unittest.TestCase):
+    def test_parameters_without_names(self) -> None:
+        for one in ("wx", 5, None, ["w", 1], b"ab"):
+            with self.subTest(one), self.assertRaisesRegex(TypeError, "parameter 0 is no pair"):
+                utils.extract_all([one], 0, types.SimpleNamespace())  # type: ignore[list-item]
+
+
+class Planning(unittest.TestCase):
+    def test_exchange(self) -> None:
+        for exchange in (0, "gloo", object()):
+            for build in (planner.build_centralized_reshard_plan, planner.build_local_reshard_plan):
+                with self.assertRaisesRegex(ferry.InvalidInput, "exchange is of type .*: give an"):
+                    build(None, None, exchange=exchange)
+
+    def test_modules(self) -> None:
+        for module in (0, "model", {}, types.SimpleNamespace(pg_collection=0)):
+            with self.assertRaisesRegex(ferry.InvalidInput, "torch.nn.Module, or None") as caught:
+                planner.build_centralized_reshard_plan(module, None)  # type: ignore[arg-type]
+            self.assertIn("source module", str(caught.exception))
+            self.assertEqual(caught.exception.ranks, (0,))
+
+    def test_rosters(self) -> None:
+        for given in (None, 5, 1.5, object()):
+            with self.assertRaisesRegex(ferry.InvalidInput, "src_by_rank is of type .* by rank"):
+                planner.plan_roster(given, {})  # type: ignore[arg-type]
+            with self.assertRaisesRegex(ferry.InvalidInput, "dst_by_rank is of type .* by rank"):
+                planner.plan_roster({}, given)  # type: ignore[arg-type]
+
+
+class Refits(unittest.TestCase):
+    def test_world(self) -> None:
+        for world in (0, "tcp://", object(), types.SimpleNamespace(rank=0, size=1)):
+            with self.assertRaisesRegex(ferry.InvalidInput, "world is of type .* ferry.init"):
+                ferry.refit({}, {}, SPEC, world=world)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    unittest.main()
