@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import os
+import random
 import secrets
 import socket
 import subprocess
@@ -34,9 +35,18 @@ with open(os.environ["FERRY_TEST_RESULT"], "w") as file:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Below those that the kernel gives to connections, so that it stays free until a rank takes
+    it; at random, so that tests that run at once do not ask for the same."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        first_given = int(file.read().split()[0])
+    while True:
+        port = random.randrange(min(15000, first_given - 1000), first_given)
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 class RanksFailed(AssertionError):
