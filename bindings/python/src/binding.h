@@ -60,6 +60,13 @@ bool fp_is_own(const fp_use *use);
 typedef ferry_status (*fp_call_fn)(void *context, ferry_error *error);
 bool fp_block(ferry_world *world, fp_call_fn call, void *context);
 
+/*
+ * Calls with a path (a str, bytes or a PathLike) and without the interpreter's lock. False with an
+ * exception, if there is no path in it or the call failed.
+ */
+typedef ferry_status (*fp_path_fn)(void *context, const char *path, ferry_error *error);
+bool fp_with_path(PyObject *path, fp_path_fn call, void *context);
+
 /* view.c: the caller's memory, as its library describes it (view_*.c). */
 
 typedef enum fp_source {
@@ -173,6 +180,8 @@ bool fp_add_reshard(PyObject *module);
 bool fp_add_schedule(PyObject *module);
 bool fp_add_mixed(PyObject *module);
 bool fp_add_checkpoint(PyObject *module);
+/* What a PyMethodDef has of a function that takes keywords. */
+#define FP_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 /* Makes a type of a spec and adds it under its last name. */
 PyTypeObject *fp_add_type(PyObject *module, PyType_Spec *spec);
 /*

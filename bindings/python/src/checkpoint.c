@@ -92,23 +92,17 @@ static ferry_checkpoint *get(PyObject *object)
     return ((fp_checkpoint *)object)->checkpoint;
 }
 
+static ferry_status open_path(void *checkpoint_out, const char *path, ferry_error *error)
+{
+    return ferry_checkpoint_open(path, checkpoint_out, error);
+}
+
 static PyObject *checkpoint_open(PyObject *module, PyObject *path)
 {
     (void)module;
-    PyObject         *bytes;
     ferry_checkpoint *checkpoint;
-    ferry_error       error;
-    ferry_status      status;
-    if (!PyUnicode_FSConverter(path, &bytes)) {
+    if (!fp_with_path(path, open_path, &checkpoint)) {
         return NULL;
-    }
-    const char    *text   = PyBytes_AsString(bytes);
-    PyThreadState *thread = PyEval_SaveThread();
-    status                = ferry_checkpoint_open(text, &checkpoint, &error);
-    PyEval_RestoreThread(thread);
-    Py_DECREF(bytes);
-    if (status != FERRY_OK) {
-        return fp_raise(status, error.message);
     }
     fp_checkpoint *own = PyObject_New(fp_checkpoint, checkpoint_type);
     if (own == NULL) {
@@ -426,15 +420,15 @@ bool fp_add_checkpoint(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry._ferry.Checkpoint",
-                               .basicsize = sizeof(fp_checkpoint),
-                               .flags     = Py_TPFLAGS_DEFAULT,
-                               .slots     = slots};
-#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
+    static PyType_Spec spec        = {.name      = "ferry._ferry.Checkpoint",
+                                      .basicsize = sizeof(fp_checkpoint),
+                                      .flags     = Py_TPFLAGS_DEFAULT,
+                                      .slots     = slots};
     static PyMethodDef functions[] = {
         {"checkpoint_open", checkpoint_open, METH_O, "Opens a checkpoint."},
-        {"convert", KEYWORDS(convert), "Converts a checkpoint, or says what that would write."},
-        {"compare", KEYWORDS(compare), "(tensors, bytes, replicas, checksums, seconds) of equals."},
+        {"convert", FP_KEYWORDS(convert), "Converts a checkpoint, or says what that would write."},
+        {"compare", FP_KEYWORDS(compare),
+         "(tensors, bytes, replicas, checksums, seconds) of equals."},
         {NULL, NULL, 0, NULL},
     };
     checkpoint_type = fp_add_type(module, &spec);

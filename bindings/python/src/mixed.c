@@ -559,9 +559,8 @@ static PyObject *get_closed(PyObject *self, void *unused)
 
 bool fp_add_mixed(PyObject *module)
 {
-#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
     static PyMethodDef methods[] = {
-        {"_open", KEYWORDS(open_handle), "Makes the handle."},
+        {"_open", FP_KEYWORDS(open_handle), "Makes the handle."},
         {"_shut_down", shut_down, METH_NOARGS, "Ends the handle; again does nothing."},
         {"init_virtual_memory", init_virtual_memory, METH_NOARGS,
          "Collective: initializes memory that the ranks of a node share."},
@@ -569,7 +568,7 @@ bool fp_add_mixed(PyObject *module)
          "Collective: opens what carries bytes between nodes, which on hosts is UCX."},
         {"run_autotune", run_autotune, METH_NOARGS,
          "Collective: measures every operation in every mode and remembers the fastest."},
-        {"run", KEYWORDS(run), run_doc},
+        {"run", FP_KEYWORDS(run), run_doc},
         {"_select_mode", select_mode, METH_VARARGS, "The number of the mode that was chosen."},
         {"_valid_ops", valid_ops, METH_NOARGS, "Numbers of operations."},
         {"_valid_modes", valid_modes, METH_NOARGS, "Numbers of modes."},
@@ -580,7 +579,6 @@ bool fp_add_mixed(PyObject *module)
         {"_save_tuning", save_tuning, METH_VARARGS, "Writes the table of autotune to a file."},
         {NULL, NULL, 0, NULL},
     };
-#undef KEYWORDS
     static PyGetSetDef properties[] = {
         {"closed", get_closed, NULL, "Whether shutdown() was called.", NULL},
         {NULL, NULL, NULL, NULL, NULL},

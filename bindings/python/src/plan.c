@@ -17,8 +17,6 @@ typedef struct fp_plan {
 
 static PyTypeObject *spec_type, *plan_type;
 
-#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
-
 /* Specs. */
 
 static PyObject *wrap_spec(ferry_spec *spec)
@@ -50,22 +48,16 @@ static PyObject *spec_parse(PyObject *module, PyObject *args, PyObject *kwargs)
     return status == FERRY_OK ? wrap_spec(spec) : fp_raise(status, error.message);
 }
 
+static ferry_status load_spec(void *spec_out, const char *path, ferry_error *error)
+{
+    return ferry_spec_load(path, spec_out, error);
+}
+
 static PyObject *spec_load(PyObject *module, PyObject *path)
 {
     (void)module;
-    PyObject    *bytes;
-    ferry_spec  *spec;
-    ferry_error  error;
-    ferry_status status;
-    if (!PyUnicode_FSConverter(path, &bytes)) {
-        return NULL;
-    }
-    const char    *text   = PyBytes_AsString(bytes);
-    PyThreadState *thread = PyEval_SaveThread();
-    status                = ferry_spec_load(text, &spec, &error);
-    PyEval_RestoreThread(thread);
-    Py_DECREF(bytes);
-    return status == FERRY_OK ? wrap_spec(spec) : fp_raise(status, error.message);
+    ferry_spec *spec;
+    return fp_with_path(path, load_spec, &spec) ? wrap_spec(spec) : NULL;
 }
 
 static PyObject *get_tensor_count(PyObject *self, void *unused)
@@ -167,40 +159,27 @@ static PyObject *plan_create(PyObject *module, PyObject *args, PyObject *kwargs)
     return status == FERRY_OK ? fp_plan_wrap(plan) : fp_raise(status, error.message);
 }
 
+static ferry_status load_plan(void *plan_out, const char *path, ferry_error *error)
+{
+    return ferry_plan_load(path, plan_out, error);
+}
+
 static PyObject *plan_load(PyObject *module, PyObject *path)
 {
     (void)module;
-    PyObject    *bytes;
-    ferry_plan  *plan;
-    ferry_error  error;
-    ferry_status status;
-    if (!PyUnicode_FSConverter(path, &bytes)) {
-        return NULL;
-    }
-    const char    *text   = PyBytes_AsString(bytes);
-    PyThreadState *thread = PyEval_SaveThread();
-    status                = ferry_plan_load(text, &plan, &error);
-    PyEval_RestoreThread(thread);
-    Py_DECREF(bytes);
-    return status == FERRY_OK ? fp_plan_wrap(plan) : fp_raise(status, error.message);
+    ferry_plan *plan;
+    return fp_with_path(path, load_plan, &plan) ? fp_plan_wrap(plan) : NULL;
+}
+
+static ferry_status save_plan(void *plan, const char *path, ferry_error *error)
+{
+    return ferry_plan_save(plan, path, error);
 }
 
 static PyObject *save(PyObject *self, PyObject *path)
 {
-    const ferry_plan *plan = ((fp_plan *)self)->plan;
-    PyObject         *bytes;
-    ferry_error       error;
-    ferry_status      status;
-    if (!PyUnicode_FSConverter(path, &bytes)) {
+    if (!fp_with_path(path, save_plan, ((fp_plan *)self)->plan)) {
         return NULL;
-    }
-    const char    *text   = PyBytes_AsString(bytes);
-    PyThreadState *thread = PyEval_SaveThread();
-    status                = ferry_plan_save(plan, text, &error);
-    PyEval_RestoreThread(thread);
-    Py_DECREF(bytes);
-    if (status != FERRY_OK) {
-        return fp_raise(status, error.message);
     }
     Py_RETURN_NONE;
 }
@@ -365,7 +344,7 @@ static bool add_plan(PyObject *module)
     static PyMethodDef methods[] = {
         {"save", save, METH_O, "Saves what the plan is made from, and its digest."},
         {"rank_bytes", rank_bytes, METH_O, "(in, out, local, number of moves to it) of a rank."},
-        {"write_json", KEYWORDS(write_json), "ferry.plan/1 as a text."},
+        {"write_json", FP_KEYWORDS(write_json), "ferry.plan/1 as a text."},
         {"moves", fp_plan_moves, METH_O, "An iterator of moves: of a rank, or with None of all."},
         {"traffic", fp_plan_traffic, METH_O, "{(from, to): bytes} of a rank, or with None of all."},
         {"shards", fp_plan_shards, METH_VARARGS, "What a rank holds: shards(side, rank)."},
@@ -408,9 +387,9 @@ static PyObject *dtype_name(PyObject *module, PyObject *object)
 bool fp_add_plan(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        {"spec_parse", KEYWORDS(spec_parse), "A spec of a JSON text."},
+        {"spec_parse", FP_KEYWORDS(spec_parse), "A spec of a JSON text."},
         {"spec_load", spec_load, METH_O, "A spec of a file, with the headers that it names."},
-        {"plan_create", KEYWORDS(plan_create), "Plans a spec."},
+        {"plan_create", FP_KEYWORDS(plan_create), "Plans a spec."},
         {"plan_load", plan_load, METH_O, "A plan of a file that save() wrote."},
         {"dtype_name", dtype_name, METH_O, "The name of a dtype of torch, numpy or safetensors."},
         {NULL, NULL, 0, NULL},

@@ -471,8 +471,7 @@ static bool add_types(PyObject *module)
                                            .slots     = model_slots};
     static PyMethodDef roster_methods[] = {
         {"set", roster_set, METH_VARARGS, "What a rank has: source and destination model."},
-        {"plan", (PyCFunction)(void (*)(void))roster_plan, METH_VARARGS | METH_KEYWORDS,
-         "The plan of all ranks."},
+        {"plan", FP_KEYWORDS(roster_plan), "The plan of all ranks."},
         {NULL, NULL, 0, NULL},
     };
     static PyType_Slot roster_slots[] = {

@@ -528,8 +528,7 @@ bool fp_add_service(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyMethodDef functions[] = {
-        {"service", (PyCFunction)(void (*)(void))create, METH_VARARGS | METH_KEYWORDS,
-         "A copy service of a world."},
+        {"service", FP_KEYWORDS(create), "A copy service of a world."},
         {NULL, NULL, 0, NULL},
     };
     fp_service_type = add_plain(module, "ferry._ferry.Service",

@@ -66,3 +66,22 @@ bool fp_block(ferry_world *world, fp_call_fn call, void *context)
     }
     return status == FERRY_OK;
 }
+
+bool fp_with_path(PyObject *path, fp_path_fn call, void *context)
+{
+    PyObject    *bytes;
+    ferry_error  error;
+    ferry_status status;
+    if (!PyUnicode_FSConverter(path, &bytes)) {
+        return false;
+    }
+    const char *text = PyBytes_AsString(bytes);
+    Py_BEGIN_ALLOW_THREADS
+    status = call(context, text, &error);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(bytes);
+    if (status != FERRY_OK) {
+        fp_raise(status, error.message);
+    }
+    return status == FERRY_OK;
+}

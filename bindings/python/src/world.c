@@ -438,10 +438,8 @@ bool fp_add_world(PyObject *module)
     static PyMethodDef methods[] = {
         {"barrier", barrier, METH_NOARGS, "Waits for all ranks."},
         {"all_gather", all_gather, METH_VARARGS, "Everybody's bytes, in order of ranks."},
-        {"broadcast", (PyCFunction)(void (*)(void))broadcast, METH_VARARGS | METH_KEYWORDS,
-         "What rank `root` gives, on every rank."},
-        {"shrink", (PyCFunction)(void (*)(void))shrink, METH_VARARGS | METH_KEYWORDS,
-         "After a loss: a world of the ranks that live."},
+        {"broadcast", FP_KEYWORDS(broadcast), "What rank `root` gives, on every rank."},
+        {"shrink", FP_KEYWORDS(shrink), "After a loss: a world of the ranks that live."},
         {"abort", abort_world, METH_VARARGS, "Ends the world on every rank, with a reason."},
         {"check", check, METH_NOARGS, "Raises why the world has failed, if it has."},
         {"close", close_world, METH_NOARGS, "Leaves the world."},
@@ -467,16 +465,15 @@ bool fp_add_world(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry._ferry.World",
-                               .basicsize = sizeof(fp_world),
-                               .flags     = Py_TPFLAGS_DEFAULT,
-                               .slots     = slots};
-#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
+    static PyType_Spec spec        = {.name      = "ferry._ferry.World",
+                                      .basicsize = sizeof(fp_world),
+                                      .flags     = Py_TPFLAGS_DEFAULT,
+                                      .slots     = slots};
     static PyMethodDef functions[] = {
-        {"world_from_environment", KEYWORDS(from_environment), from_environment_doc},
-        {"world_from_file", KEYWORDS(from_file), "Joins a world whose ranks meet in a file."},
-        {"world_from_exchange", KEYWORDS(from_exchange), from_exchange_doc},
-        {"world_of_threads", KEYWORDS(threads), "A list of worlds, one for each thread."},
+        {"world_from_environment", FP_KEYWORDS(from_environment), from_environment_doc},
+        {"world_from_file", FP_KEYWORDS(from_file), "Joins a world whose ranks meet in a file."},
+        {"world_from_exchange", FP_KEYWORDS(from_exchange), from_exchange_doc},
+        {"world_of_threads", FP_KEYWORDS(threads), "A list of worlds, one for each thread."},
         {NULL, NULL, 0, NULL},
     };
     fp_world_type = fp_add_type(module, &spec);
