@@ -341,7 +341,9 @@ class RemoteCopyService:
         """Begins a run and returns a request with ``test()``, ``wait()`` and ``cancel()``.
 
         Bytes move within ``test``, which works for about a millisecond and tells whether the run
-        has ended, and within ``wait``. What the run ends with is raised by these.
+        has ended, and within ``wait``. What the run ends with is raised by these. Keep the request: one
+        that is dropped before its end cancels the run on all ranks; if the others do not come to
+        hear of it within half a deadline, the world is ended.
         """
         return self._own().start(self._report)
 

@@ -53,12 +53,14 @@ bool fp_is_own(const fp_use *use);
 
 /*
  * Runs a call that may wait for other ranks, without the interpreter's lock. On the main thread
- * Ctrl-C aborts the world (which may be NULL: then the call is waited for) and becomes
- * KeyboardInterrupt once the call has returned: see guard.h. False with an exception set, if the
- * call failed or was interrupted.
+ * Ctrl-C aborts the world (which may be NULL: then the call is waited for): see guard.h. True if
+ * the call succeeded, whatever signals came: what it has made is the caller's. Else false with an
+ * exception set, a signal handler's before the call's own.
  */
 typedef ferry_status (*fp_call_fn)(void *context, ferry_error *error);
 bool fp_block(ferry_world *world, fp_call_fn call, void *context);
+/* The same of a call that has returned: whether it succeeded; else an exception is set. */
+bool fp_ended(ferry_status status, const ferry_error *error);
 
 /*
  * Calls with a path (a str, bytes or a PathLike) and without the interpreter's lock. False with an
@@ -182,6 +184,8 @@ bool fp_add_mixed(PyObject *module);
 bool fp_add_checkpoint(PyObject *module);
 /* What a PyMethodDef has of a function that takes keywords. */
 #define FP_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
+/* In a tp_traverse: objects of types that specs make hold their type. */
+#define FP_VISIT_TYPE(self) Py_VISIT((PyObject *)Py_TYPE(self))
 /* Makes a type of a spec and adds it under its last name. */
 PyTypeObject *fp_add_type(PyObject *module, PyType_Spec *spec);
 /*

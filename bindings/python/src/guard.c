@@ -156,12 +156,11 @@ bool fp_guard_begin(ferry_world *world, bool *guarded_out)
     return true;
 }
 
-bool fp_guard_end(bool guarded)
+void fp_guard_end(bool guarded)
 {
     if (guarded) {
         set_world(NULL);
         sigaction(SIGINT, &guard.python, NULL);
         guard.is_on = false;
     }
-    return !guarded || PyErr_CheckSignals() == 0;
 }

@@ -7,14 +7,14 @@
 /*
  * What fp_block does around a call, for calls that do the rest themselves. Between begin and end
  * the calling thread is in the library, without the interpreter's lock. On the main thread Ctrl-C
- * aborts the world meanwhile if Python would make it a KeyboardInterrupt; a handler of the
- * program's own runs when the call has returned. On other threads both do nothing. The guard's cost
- * is two system calls.
+ * aborts the world meanwhile if Python would make it a KeyboardInterrupt. Handlers of signals run
+ * after the end: where the call failed, in fp_ended; where it succeeded, when the interpreter next
+ * looks, as what the call has made must have an owner first. On other threads both do nothing. The
+ * guard's cost is two system calls.
  */
 
 /* False with an exception: a signal came before, nothing has begun, and there is no end to it. */
 bool fp_guard_begin(ferry_world *world, bool *guarded_out);
-/* False with an exception: a signal came. */
-bool fp_guard_end(bool guarded);
+void fp_guard_end(bool guarded);
 
 #endif

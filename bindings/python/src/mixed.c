@@ -121,7 +121,6 @@ static PyObject *open_handle(PyObject *self, PyObject *args, PyObject *kwargs)
     bool made = fp_block(m.world, make, &m);
     fp_leave(&((fp_world *)world)->use);
     if (!made) {
-        ferry_mixed_comm_destroy(m.comm); /* interrupted when it was there already */
         return NULL;
     }
     adopt(own, &m, world);
@@ -314,11 +313,8 @@ static bool carry_out(fp_mixed *own, const call *c)
     ferry_status   status = ferry_mixed_comm_run(own->comm, c->op, &c->in.tensor, &c->out.tensor,
                                                  c->mode, NULL, &error);
     PyEval_RestoreThread(state);
-    bool quiet = fp_guard_end(guarded);
-    if (quiet && status != FERRY_OK) {
-        fp_raise(status, error.message);
-    }
-    return quiet && status == FERRY_OK;
+    fp_guard_end(guarded);
+    return fp_ended(status, &error);
 }
 
 PyDoc_STRVAR(run_doc,

@@ -21,6 +21,7 @@ bool fp_service_enter(fp_service *own)
         return false;
     }
     if (fp_enter(world_use(own), ((fp_world *)own->world)->world != NULL)) {
+        fp_service_settle(own);
         return true;
     }
     fp_leave(&own->use);
@@ -63,7 +64,7 @@ static double find_patience(void)
 
 static PyObject *wrap(ferry_service *service, PyObject *world)
 {
-    fp_service *own = PyObject_New(fp_service, fp_service_type);
+    fp_service *own = PyObject_GC_New(fp_service, fp_service_type);
     if (own == NULL) {
         ferry_service_destroy(service);
         return NULL;
@@ -76,6 +77,7 @@ static PyObject *wrap(ferry_service *service, PyObject *world)
     own->raw      = ((fp_world *)world)->world;
     own->patience = find_patience();
     ferry_service_set_progress(service, fp_service_progress, own);
+    PyObject_GC_Track((PyObject *)own);
     return (PyObject *)own;
 }
 
@@ -430,31 +432,71 @@ static PyObject *finalize(PyObject *self, PyObject *args)
     own->is_finalized = !ferry_service_initialized(own->service);
     fp_leave(&own->use);
     if (own->is_finalized) {
+        ferry_request_destroy(own->dropped); /* finalizing has ended its run */
+        own->dropped = NULL;
         fp_service_forget(own);
         fp_holds_clear(&own->kept);
     }
     return none_if(good);
 }
 
-static void dealloc(PyObject *self)
+/*
+ * Ends what was never finalized. What peers may still write to is kept to the end, so tensors go
+ * only here.
+ */
+static void end_service(fp_service *own)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    fp_service   *own  = (fp_service *)self;
-    if (fp_is_own(&own->use)) {
+    if (fp_is_own(&own->use) && !own->is_finalized) {
         PyThreadState *thread = PyEval_SaveThread();
-        if (!own->is_finalized) {
-            leave(own);
-        }
-        ferry_service_destroy(own->service);
+        leave(own);
         PyEval_RestoreThread(thread);
     }
     own->is_finalized = true;
     fp_service_forget(own);
     fp_holds_clear(&own->kept);
     fp_watch_clear(&own->watch);
+}
+
+static void dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    fp_service   *own  = (fp_service *)self;
+    PyObject_GC_UnTrack(self);
+    end_service(own);
+    if (fp_is_own(&own->use)) {
+        PyThreadState *thread = PyEval_SaveThread();
+        ferry_request_destroy(own->dropped);
+        ferry_service_destroy(own->service);
+        PyEval_RestoreThread(thread);
+    }
     Py_DECREF(own->world);
-    PyObject_Free(self);
+    PyObject_GC_Del(self);
     Py_DECREF(type);
+}
+
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    fp_service     *own     = (fp_service *)self;
+    const fp_holds *lists[] = {&own->holds, &own->kept};
+    for (size_t list = 0; list < 2; list++) {
+        int stopped = fp_holds_visit(lists[list], visit, arg);
+        if (stopped != 0) {
+            return stopped;
+        }
+        Py_VISIT(own->bound[list]);
+    }
+    Py_VISIT(own->watch.value);
+    Py_VISIT(own->watch.trace);
+    Py_VISIT(own->world);
+    FP_VISIT_TYPE(self);
+    return 0;
+}
+
+/* A service that only what it holds can reach: its tensors go when nothing writes to them. */
+static int clear(PyObject *self)
+{
+    end_service((fp_service *)self);
+    return 0;
 }
 
 /* Numbers. */
@@ -515,6 +557,25 @@ static PyTypeObject *add_plain(PyObject *module, const char *name, const char *d
     return fp_add_type(module, &spec);
 }
 
+static PyTypeObject *add_service_type(PyObject *module)
+{
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, (void *)"A copy service, which a ferry.RemoteCopyService has."},
+        {Py_tp_new, (void *)fp_refuse_new},
+        {Py_tp_dealloc, (void *)dealloc},
+        {Py_tp_traverse, (void *)traverse},
+        {Py_tp_clear, (void *)clear},
+        {Py_tp_getset, properties},
+        {Py_tp_methods, methods},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {.name      = "ferry._ferry.Service",
+                               .basicsize = sizeof(fp_service),
+                               .flags     = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                               .slots     = slots};
+    return fp_add_type(module, &spec);
+}
+
 bool fp_add_service(PyObject *module)
 {
     static PyMethodDef no_methods[] = {{NULL, NULL, 0, NULL}};
@@ -531,9 +592,7 @@ bool fp_add_service(PyObject *module)
         {"service", FP_KEYWORDS(create), "A copy service of a world."},
         {NULL, NULL, 0, NULL},
     };
-    fp_service_type = add_plain(module, "ferry._ferry.Service",
-                                "A copy service, which a ferry.RemoteCopyService has.",
-                                sizeof(fp_service), dealloc, methods, properties);
+    fp_service_type = add_service_type(module);
     memory_type     = add_plain(module, "ferry._ferry.Memory",
                                 "Memory that other ranks reach best, which alloc() returns.",
                                 sizeof(fp_memory), memory_dealloc, no_methods, of_memory);

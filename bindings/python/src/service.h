@@ -38,6 +38,8 @@ fp_hold *fp_holds_find(const fp_holds *holds, const fp_view *view);
 fp_hold *fp_holds_put(fp_holds *holds, fp_view *view, PyObject *name, uint64_t task_id);
 void     fp_hold_clear(fp_hold *hold);
 void     fp_holds_clear(fp_holds *holds);
+/* For the collector of cycles: every reference that the holds have. */
+int fp_holds_visit(const fp_holds *holds, visitproc visit, void *arg);
 /* Appends all of one to the other, which has room for nothing else then; false: no memory. */
 bool fp_holds_move(fp_holds *from, fp_holds *to);
 /* False with an exception that names the tensor whose memory is no longer where it was. */
@@ -52,6 +54,7 @@ typedef struct fp_watch {
     double    looked;  /* seconds of the run */
     double    stopped; /* since an interrupt */
     bool      is_interrupted, is_cancelled, is_aborted;
+    bool      is_dropped; /* nobody waits: no handler and no function of the program is called */
 } fp_watch;
 
 void fp_watch_clear(fp_watch *watch);
@@ -69,6 +72,7 @@ typedef struct fp_service {
     PyObject         *bound[2];  /* by ferry_side: name to the number of its hold there */
     size_t            n_sources; /* of bound holds: those of destinations follow */
     struct fp_memory *memories;
+    ferry_request    *dropped; /* a run that nobody has a request of: it is ended before all else */
     fp_watch          watch;
     double            patience; /* seconds that an interrupted run has for an orderly end */
     bool              is_finalized, is_running, is_resumed, is_tainted;
@@ -89,6 +93,8 @@ typedef struct fp_memory {
  */
 bool fp_service_enter(fp_service *own);
 void fp_service_leave(fp_service *own);
+/* Cancels and ends the run that was dropped, if one was; within the service's patience. */
+void fp_service_settle(fp_service *own);
 /* Called within runs, on the thread that waits for them. */
 bool fp_service_progress(void *context, const ferry_progress *progress);
 /* Forgets the tensors, once the service has. */

@@ -4,6 +4,7 @@
  * slice by slice, is held once and looked at once before a run.
  */
 #include "service.h"
+#include "view.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,17 @@ void fp_holds_clear(fp_holds *holds)
     }
     free(old.items);
     free(old.slots);
+}
+
+int fp_holds_visit(const fp_holds *holds, visitproc visit, void *arg)
+{
+    for (size_t i = 0; i < holds->n; i++) {
+        const fp_hold *hold      = &holds->items[i];
+        bool           is_buffer = hold->held != NULL && hold->source == FP_SOURCE_BUFFER;
+        Py_VISIT(hold->owner);
+        Py_VISIT(is_buffer ? fp_buffer_object(hold->held) : (PyObject *)hold->held);
+    }
+    return 0;
 }
 
 bool fp_holds_move(fp_holds *from, fp_holds *to)

@@ -320,8 +320,9 @@ static bool add_tensor(const fp_service *own, side *s, PyObject *name, const cha
 
 static bool add_item(const fp_service *own, side *s, PyObject *item)
 {
-    PyObject *name  = PyTuple_GetItem(item, 0);
-    PyObject *bytes = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8String(name) : NULL;
+    bool      is_pair = PyTuple_Check(item) && PyTuple_Size(item) == 2;
+    PyObject *name    = is_pair ? PyTuple_GetItem(item, 0) : NULL;
+    PyObject *bytes   = name != NULL && PyUnicode_Check(name) ? PyUnicode_AsUTF8String(name) : NULL;
     if (bytes == NULL) {
         PyErr_Clear();
         fp_raise_format(FERRY_ERR_INVALID_INPUT, "the %ss are not a dict of names to tensors",

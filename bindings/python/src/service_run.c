@@ -58,8 +58,21 @@ static void end_world(fp_service *own, double seconds, bool again)
     fp_watch *watch = &own->watch;
     if (!watch->is_aborted && (again || seconds - watch->stopped > own->patience)) {
         watch->is_aborted = true;
-        ferry_world_abort(own->raw, "the program was interrupted");
+        ferry_world_abort(own->raw, watch->is_dropped
+                                        ? "its program has dropped a run that it had begun, and "
+                                          "other ranks did not come to end it"
+                                        : "the program was interrupted");
     }
+}
+
+static void look_dropped(fp_service *own, const ferry_progress *progress)
+{
+    fp_watch *watch = &own->watch;
+    if (!watch->is_interrupted) {
+        watch->is_interrupted = watch->is_cancelled = true;
+        watch->stopped                              = progress->seconds;
+    }
+    end_world(own, progress->seconds, false);
 }
 
 static void look(fp_service *own, const ferry_progress *progress)
@@ -83,7 +96,9 @@ bool fp_service_progress(void *context, const ferry_progress *progress)
     const double OFTEN = 0.04; /* the last call follows right after another one, or a short run */
     fp_service  *own   = context;
     fp_watch    *watch = &own->watch;
-    if (watch->callback != NULL || progress->seconds - watch->looked > OFTEN) {
+    if (watch->is_dropped) {
+        look_dropped(own, progress);
+    } else if (watch->callback != NULL || progress->seconds - watch->looked > OFTEN) {
         watch->looked         = progress->seconds;
         PyGILState_STATE lock = PyGILState_Ensure();
         look(own, progress);
@@ -92,13 +107,20 @@ bool fp_service_progress(void *context, const ferry_progress *progress)
     return !watch->is_cancelled;
 }
 
+/* A run that was cancelled in a world that lives has no bytes on their way. */
+static void taint(fp_service *own, ferry_status status)
+{
+    bool is_cancelled = status == FERRY_ERR_ABORTED && !own->watch.is_aborted;
+    own->is_tainted   = own->is_tainted || (status != FERRY_OK && !is_cancelled);
+}
+
 /* What the run ends with here: what was raised beside it goes before what that has led to. */
 static bool watch_end(fp_service *own, ferry_status status, const char *sentence)
 {
-    fp_watch *watch  = &own->watch;
-    watch->callback  = NULL;
-    own->is_running  = false;
-    own->is_tainted  = own->is_tainted || (status != FERRY_OK && status != FERRY_ERR_ABORTED);
+    fp_watch *watch = &own->watch;
+    watch->callback = NULL;
+    own->is_running = false;
+    taint(own, status);
     PyObject *type   = watch->type;
     bool      raised = type != NULL;
     if (raised) {
@@ -179,7 +201,7 @@ PyObject *fp_service_start(PyObject *self, PyObject *callback)
     if (!fp_service_enter(own)) {
         return NULL;
     }
-    fp_request *made = PyObject_New(fp_request, request_type);
+    fp_request *made = PyObject_GC_New(fp_request, request_type);
     if (made != NULL) {
         Py_INCREF(self);
         Py_INCREF(callback);
@@ -187,6 +209,7 @@ PyObject *fp_service_start(PyObject *self, PyObject *callback)
         made->callback = callback;
         made->is_done  = false;
         made->request  = begin(own, callback);
+        PyObject_GC_Track((PyObject *)made);
         if (made->request == NULL) {
             Py_CLEAR(made);
         }
@@ -241,6 +264,7 @@ static void leave(fp_request *own, bool was_done)
 static bool request_end(fp_request *own, bool was_done, ferry_status status, const char *sentence)
 {
     own->is_done = true;
+    Py_CLEAR(own->callback); /* the program's own, which may hold this request */
     if (!was_done) {
         return watch_end(own->service, status, sentence);
     }
@@ -306,20 +330,53 @@ static PyObject *request_done(PyObject *self, void *unused)
     return PyBool_FromLong(((fp_request *)self)->is_done);
 }
 
-/* A run that nobody waits for goes to its end all the same: other ranks count on it. */
-static void request_finish(fp_request *own)
+/*
+ * A request that is let go before its run has ended cancels it: who should wait is elsewhere, so
+ * the others may be too, and an end that waits for them could take for ever. They get
+ * FERRY_ERR_ABORTED; where they do not even come to hear it, the world is ended.
+ */
+void fp_service_settle(fp_service *own)
 {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyThreadState *thread = PyEval_SaveThread();
-    ferry_error    error;
-    ferry_status   status = own->is_done ? FERRY_OK : ferry_request_wait(own->request, &error);
-    ferry_request_destroy(own->request);
-    PyEval_RestoreThread(thread);
-    bool is_known = own->is_done || own->service->is_finalized;
-    if (!is_known && !watch_end(own->service, status, error.message)) {
-        PyErr_WriteUnraisable((PyObject *)own);
+    ferry_request *request = own->dropped;
+    if (request == NULL) {
+        return;
     }
+    own->dropped = NULL;
+    fp_watch_clear(&own->watch);
+    own->watch.is_dropped = true;
+    ferry_error    error;
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_request_cancel(request);
+    ferry_status status = ferry_request_wait(request, &error);
+    ferry_request_destroy(request);
+    PyEval_RestoreThread(thread);
+    own->watch.is_dropped = false;
+    own->is_running       = false;
+    taint(own, status);
+    if (status != FERRY_OK) {
+        fp_raise_format(FERRY_ERR_MISUSE,
+                        "a run was cancelled, as its request was dropped before the end (keep what "
+                        "start() returns, and wait): %.400s",
+                        error.message);
+        PyErr_WriteUnraisable(NULL); /* nobody is there to catch it */
+    }
+}
+
+/* The object is going: nothing here may take a reference to it. */
+static void request_drop(fp_request *own)
+{
+    fp_service *service = own->service;
+    PyObject   *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    service->dropped = own->request;
+    /* In another thread's hands, or a callback's: then its next call ends the run. */
+    if (service->is_finalized) {
+        service->dropped = NULL;
+        ferry_request_destroy(own->request);
+    } else if (!service->use.busy && fp_service_enter(service)) {
+        fp_service_leave(service);
+    }
+    PyErr_Clear();
     PyErr_Restore(type, value, trace);
 }
 
@@ -327,13 +384,38 @@ static void request_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     fp_request   *own  = (fp_request *)self;
+    PyObject_GC_UnTrack(self);
     if (own->request != NULL && fp_is_own(&own->service->use)) {
-        request_finish(own);
+        if (own->is_done) {
+            ferry_request_destroy(own->request);
+        } else {
+            request_drop(own);
+        }
     }
-    Py_DECREF(own->callback);
+    Py_XDECREF(own->callback);
     Py_DECREF((PyObject *)own->service);
-    PyObject_Free(self);
+    PyObject_GC_Del(self);
     Py_DECREF(type);
+}
+
+static int request_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    fp_request *own = (fp_request *)self;
+    Py_VISIT(own->callback);
+    Py_VISIT((PyObject *)own->service);
+    FP_VISIT_TYPE(self);
+    return 0;
+}
+
+/* The service stays until the end: it ends the run. */
+static int request_clear(PyObject *self)
+{
+    fp_request *own = (fp_request *)self;
+    if (!own->is_done) {
+        own->service->watch.callback = NULL; /* which borrowed it */
+    }
+    Py_CLEAR(own->callback);
+    return 0;
 }
 
 bool fp_add_service_run(PyObject *module)
@@ -354,11 +436,13 @@ bool fp_add_service_run(PyObject *module)
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
         {Py_tp_dealloc, (void *)request_dealloc},
+        {Py_tp_traverse, (void *)request_traverse},
+        {Py_tp_clear, (void *)request_clear},
         {0, NULL},
     };
     static PyType_Spec spec = {.name      = "ferry._ferry.Request",
                                .basicsize = sizeof(fp_request),
-                               .flags     = Py_TPFLAGS_DEFAULT,
+                               .flags     = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                .slots     = slots};
     request_type            = fp_add_type(module, &spec);
     return request_type != NULL;

@@ -47,6 +47,14 @@ void fp_leave(fp_use *use)
     use->busy = false;
 }
 
+bool fp_ended(ferry_status status, const ferry_error *error)
+{
+    if (status != FERRY_OK && PyErr_CheckSignals() == 0) {
+        fp_raise(status, error->message);
+    }
+    return status == FERRY_OK;
+}
+
 bool fp_block(ferry_world *world, fp_call_fn call, void *context)
 {
     ferry_error  error;
@@ -58,13 +66,8 @@ bool fp_block(ferry_world *world, fp_call_fn call, void *context)
     Py_BEGIN_ALLOW_THREADS
     status = call(context, &error);
     Py_END_ALLOW_THREADS
-    if (!fp_guard_end(guarded)) {
-        return false;
-    }
-    if (status != FERRY_OK) {
-        fp_raise(status, error.message);
-    }
-    return status == FERRY_OK;
+    fp_guard_end(guarded);
+    return fp_ended(status, &error);
 }
 
 bool fp_with_path(PyObject *path, fp_path_fn call, void *context)

@@ -37,8 +37,9 @@ int fp_view_buffer(PyObject *object, const char *name, bool writable, fp_view *v
  * while a view is held, but numpy's resize(refcheck=False) does not. False with an exception.
  */
 bool fp_buffer_locate(const fp_view *view, const char *name, char **base_out, uint64_t *bytes_out);
-/* Gives back what the view of a buffer held. */
-void fp_buffer_release(void *held);
+/* What the view of a buffer holds, and its giving back. */
+PyObject *fp_buffer_object(const void *held);
+void      fp_buffer_release(void *held);
 /* __array_interface__ */
 int fp_view_interface(PyObject *object, const char *name, bool writable, fp_view *view);
 

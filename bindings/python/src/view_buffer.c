@@ -128,6 +128,11 @@ int fp_view_buffer(PyObject *object, const char *name, bool writable, fp_view *v
     return fp_view_finish(view, name) ? 1 : -1;
 }
 
+PyObject *fp_buffer_object(const void *held)
+{
+    return ((const py_buffer *)held)->obj;
+}
+
 void fp_buffer_release(void *held)
 {
     release_buffer(held);

@@ -123,7 +123,12 @@ static PyObject *threads(PyObject *module, PyObject *args, PyObject *kwargs)
     }
     PyObject *list = fp_block(NULL, make, &m) ? PyList_New((Py_ssize_t)m.n_ranks) : NULL;
     for (uint32_t r = 0; r < m.n_ranks && m.worlds[r] != NULL; r++) {
-        PyObject *one = list == NULL ? NULL : wrap(m.worlds[r]);
+        if (list == NULL) { /* no memory: nobody is to wait for ranks that have no handle */
+            ferry_world_abort(m.worlds[r], "its handle could not be made");
+            ferry_world_destroy(m.worlds[r]);
+            continue;
+        }
+        PyObject *one = wrap(m.worlds[r]);
         if (one == NULL) {
             Py_CLEAR(list);
             continue;

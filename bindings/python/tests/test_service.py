@@ -244,7 +244,7 @@ def in_steps(rank, size):
     service.set_progress(None)
     n_heard = len(heard)
     other[:] = bytes(n_bytes)
-    service.start()  # nobody waits for it: it goes to its end all the same
+    service.start().wait()
     assert other == pattern(1 - rank, 16) * (n_bytes // 16) and len(heard) == n_heard
     service.finalize()
     try:

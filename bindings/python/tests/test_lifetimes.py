@@ -1,0 +1,324 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Who holds what, and until when: requests that are dropped, signals, cycles, callbacks."""
+
+import gc
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import weakref
+
+import ferry
+from support import run_ranks
+
+DEADLINE = {"FERRY_DEADLINE": "2"}
+WAIT_SECONDS = 60
+
+
+class Late(Exception):
+    pass
+
+
+def raise_late(number, frame):
+    raise Late
+
+
+def until(condition):
+    """Comes back when the condition holds."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "what was waited for never came"
+        time.sleep(0.001)
+
+
+def exchange(rank, **options):
+    """A service of two ranks that is ready to run, and what it moves."""
+    service = ferry.RemoteCopyService(**options)
+    service.init("OFF")
+    mine, other = bytearray([rank + 1]) * 4096, bytearray(4096)
+    service.register_send(1, mine, 0, None, 1 - rank)
+    service.register_receive(1, other, 0, None, 1 - rank)
+    service.schedule()
+    return service, mine, other
+
+
+class Unraisable:
+    """What was reported because nobody could catch it."""
+
+    def __enter__(self):
+        self.seen, self.before = [], sys.unraisablehook
+        sys.unraisablehook = lambda report: self.seen.append((report.exc_type, str(report.exc_value)))
+        return self
+
+    def __exit__(self, *raised):
+        sys.unraisablehook = self.before
+
+
+def dropped_beside_a_death(rank, size):
+    service, _, _ = exchange(rank)
+    service.run()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with Unraisable() as reports:
+        service.start()
+    kinds = [kind.__name__ for kind, _ in reports.seen]
+    del service
+    return kinds
+
+
+def dropped_beside_a_barrier(rank, size):
+    """The others are elsewhere: the end is bounded, and they are told."""
+    service, _, _ = exchange(rank)
+    service.run()
+    try:
+        with Unraisable() as reports:
+            if rank == 0:
+                service.start()
+                return [kind.__name__ for kind, _ in reports.seen]
+            ferry.world().barrier()
+    except ferry.Error as error:
+        return type(error).__name__
+    return "passed"
+
+
+def dropped_by_an_exception(rank, size):
+    """The traceback holds the request; the other rank waits in its own run."""
+    service, _, other = exchange(rank, engines="delay=50ms", paths="staged")
+    with Unraisable():
+        try:
+            request = service.start()
+            if rank == 0:
+                raise Late
+            request.wait()
+            first = "well"
+        except Late:
+            first = "late"
+        except ferry.Aborted as error:
+            first = str(error)
+        request = None
+        service.run()
+    assert other == bytes([2 - rank]) * 4096
+    service.finalize()
+    return first
+
+
+def signal_in_rebind(rank, size, folder):
+    """Rank 1 comes when rank 0 is in the call and has its signal."""
+    side = {"mesh": [["dp", 2]], "rules": [{"match": "*"}]}
+    spec = {"format": "ferry.spec/1", "source": side, "destination": side,
+            "tensors": [{"name": "w", "shape": [64], "dtype": "u8"}]}
+    go = os.path.join(folder, "go")
+    source, old, new = bytes(range(64)), bytearray(64), bytearray(64)
+    service = ferry.RemoteCopyService()
+    service.init("OFF")
+    service.bind(ferry.plan(spec), {"w": source}, {"w": old})
+    service.schedule()
+    if rank == 1:
+        until(lambda: os.path.exists(go))
+        service.rebind({}, {})
+        service.run()
+        service.finalize()
+        return "done"
+    signal.signal(signal.SIGALRM, raise_late)
+
+    def is_in_use():
+        try:
+            service.take_ledger()
+        except ferry.Misuse as error:
+            return "in use" in str(error)
+        return False
+
+    def strike():
+        until(is_in_use)
+        os.kill(os.getpid(), signal.SIGALRM)
+        with open(go, "w"):
+            pass
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    came = False
+    try:
+        service.rebind({}, {"w": new})
+        until(lambda: False)
+    except Late:
+        came = True
+    thread.join()
+    held = service.destinations()[0].tensor is new
+    service.run()
+    service.finalize()
+    return came, held, bytes(new) == source
+
+
+def signal_in_a_join(rank, size, folder):
+    """The world was joined when the exception came: it is left, and nobody waits for its ghost."""
+    meeting = os.path.join(folder, "meeting")
+    go = os.path.join(folder, "go")
+    os.environ["FERRY_RENDEZVOUS"] = meeting
+    if rank == 1:
+        until(lambda: os.path.exists(go))
+        try:
+            ferry.world().barrier()
+        except ferry.Error as error:
+            return isinstance(error, ferry.Error)
+        return "passed"
+    signal.signal(signal.SIGALRM, raise_late)
+
+    def strike():
+        until(lambda: os.path.exists(meeting))
+        os.kill(os.getpid(), signal.SIGALRM)
+        with open(go, "w"):
+            pass
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        ferry.world()
+        until(lambda: False)
+    except Late:
+        pass
+    thread.join()
+    until(lambda: os.path.exists(os.path.join(folder, "seen")))  # this process lives on
+    return "late"
+
+
+def watches(rank, size, folder):
+    """signal_in_a_join, whose rank 0 lives until rank 1 has its answer."""
+    value = signal_in_a_join(rank, size, folder)
+    if rank == 1:
+        with open(os.path.join(folder, "seen"), "w"):
+            pass
+    return value
+
+
+class Ranks(unittest.TestCase):
+    def test_a_dropped_request_beside_a_death(self):
+        self.assertEqual(run_ranks(dropped_beside_a_death, 2, env=DEADLINE, may_fail=(1,)),
+                         [["Misuse"], None])
+
+    def test_a_dropped_request_beside_a_barrier(self):
+        first, second = run_ranks(dropped_beside_a_barrier, 2, env=DEADLINE)
+        self.assertEqual(first, ["Misuse"])
+        self.assertIn(second, ("Aborted", "Misuse"))
+
+    def test_a_request_dropped_by_an_exception(self):
+        first, second = run_ranks(dropped_by_an_exception, 2, env=DEADLINE)
+        self.assertEqual(first, "late")
+        self.assertIn("rank 0 cancelled", second)
+
+    def test_a_signal_in_a_call_that_succeeds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(run_ranks(signal_in_rebind, 2, folder), [(True, True, True), "done"])
+
+    def test_a_signal_in_a_join(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(run_ranks(watches, 2, folder, env=DEADLINE), ["late", True])
+
+
+class Trainer:
+    """Holds its service and its request, and is what the callback belongs to."""
+
+    def __init__(self):
+        self.source, self.target = bytearray(64), bytearray(64)
+        self.service = ferry.RemoteCopyService()
+        self.service.init("OFF")
+        self.service.set_progress(self.on_progress)
+        self.service.register_send(1, self.source, 0, None, 0)
+        self.service.register_receive(1, self.target, 0, None, 0)
+        self.service.schedule()
+
+    def on_progress(self, progress):
+        pass
+
+
+class Tensor(bytearray):
+    """A tensor with attributes, as those of torch have."""
+
+
+class Alone(unittest.TestCase):
+    def check_gone(self, watched):
+        gc.collect()
+        self.assertIsNone(watched())
+
+    def test_a_request_that_has_ended_holds_no_callback(self):
+        trainer = Trainer()
+        trainer.request = trainer.service.start()
+        trainer.request.wait()
+        self.assertNotIn(trainer.on_progress, gc.get_referents(trainer.request))
+        trainer.service.finalize()
+        watched = weakref.ref(trainer)
+        del trainer
+        self.check_gone(watched)
+
+    def test_a_request_within_a_cycle(self):
+        trainer = Trainer()
+        trainer.request = trainer.service.start()
+        watched = weakref.ref(trainer)
+        with Unraisable() as reports:
+            del trainer
+            self.check_gone(watched)
+        self.assertTrue(all("dropped" in text for _, text in reports.seen), reports.seen)
+
+    def test_a_service_within_a_cycle(self):
+        service = ferry.RemoteCopyService()
+        service.init("OFF")
+        source, target = Tensor(64), bytearray(64)
+        service.register_send(1, source, 0, None, 0)
+        service.register_receive(1, target, 0, None, 0)
+        service.schedule()
+        source.owner = service
+        watched = weakref.ref(source)
+        del service, source
+        self.check_gone(watched)
+
+    def test_a_dropped_request_alone(self):
+        trainer = Trainer()
+        with Unraisable() as reports:
+            for _ in range(3):
+                trainer.service.start()
+        for kind, text in reports.seen:
+            self.assertIs(kind, ferry.Misuse)
+            self.assertIn("dropped", text)
+        trainer.source[:] = bytes(range(64))
+        trainer.service.run()
+        self.assertEqual(trainer.target, bytes(range(64)))
+        trainer.service.finalize()
+
+    def test_a_request_that_is_dropped_in_its_own_callback(self):
+        trainer = Trainer()
+        held = []
+        trainer.service.set_progress(lambda progress: held.clear())
+        held.append(trainer.service.start())
+        request = held[0]
+        request.wait()
+        del request
+        self.assertEqual(held, [])
+        trainer.service.run()
+        trainer.service.finalize()
+
+    def test_items_that_are_no_pairs(self):
+        side = {"mesh": [], "rules": [{"match": "*"}]}
+        spec = {"format": "ferry.spec/1", "source": side, "destination": side,
+                "tensors": [{"name": "w", "shape": [4], "dtype": "u8"}]}
+        with ferry.RemoteCopyService() as service:
+            service.init("OFF")
+
+            class NoDict:
+                def __init__(self, items):
+                    self.pairs = items
+
+                def keys(self):
+                    return ["w"]
+
+                def items(self):
+                    return self.pairs
+
+            for items in ([("w",)], [()], [("w", bytes(4), 3)], ["w"], [None]):
+                with self.assertRaisesRegex(ferry.InvalidInput, "sources are not a dict"):
+                    service.bind(ferry.plan(spec), NoDict(items), {})
+
+
+if __name__ == "__main__":
+    unittest.main()
