@@ -5,6 +5,7 @@
 #include <ferry/export.h>
 #include <ferry/status.h>
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,15 @@ typedef struct ferry_world ferry_world;
 #define FERRY_MESSAGE_BYTES 65536
 
 /*
+ * Asked again and again, each tenth of a second at least, on the thread that calls, while
+ * ferry_world_create* or ferry_world_shrink waits for other ranks. Once it returns true that call
+ * asks no more, leaves nothing behind and returns FERRY_ERR_STOPPED; to the other ranks this one is
+ * one that did not come. It may not call anything on the world. (A wait inside the caller's own
+ * bootstrap is the caller's.)
+ */
+typedef bool (*ferry_is_interrupted_fn)(void *context);
+
+/*
  * Zero and NULL mean the default. Times are seconds. Each has a variable of the same meaning, which
  * counts where the option is left at its default.
  */
@@ -57,11 +67,15 @@ typedef struct ferry_world_options {
     const char *nodes;
     /* FERRY_HOST: the address under which other machines reach this one (default: found out). */
     const char *host;
+    /* How the making of a world, and of smaller ones made from it, is interrupted: by Ctrl-C, say.
+     * NULL: not. interrupt_context must live as long as these worlds. */
+    ferry_is_interrupted_fn is_interrupted;
+    void                   *interrupt_context;
 } ferry_world_options;
 
 #define FERRY_WORLD_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        sizeof(ferry_world_options), NULL, 0, 0, 0, NULL, NULL                                     \
+        sizeof(ferry_world_options), NULL, 0, 0, 0, NULL, NULL, NULL, NULL                         \
     }
 
 /*

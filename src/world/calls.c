@@ -51,11 +51,13 @@ static ferry_status join(ferry_status status, fy_meeting *meeting, fy_settings *
     if (file != NULL && status == FERRY_OK) {
         status = ferry_world_barrier(world, error);
         if (status != FERRY_OK) {
+            fy_world_fail(world, FERRY_ERR_PEER_LOST, rank, "rank %u did not end the join", rank);
             ferry_world_destroy(world);
         }
     }
     if (status == FERRY_OK) {
-        *world_out = world;
+        world->is_being_made = false;
+        *world_out           = world;
     }
     return status;
 }

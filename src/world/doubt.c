@@ -48,7 +48,8 @@ void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADD
     snprintf(text, FY_ADDRESSES_BYTES, "%.*s", (int)member->n_address, member->addresses);
 }
 
-static fy_standing ask(const fy_process *process, uint32_t rank, int64_t patience)
+static fy_standing ask(const fy_process *process, uint32_t rank, int64_t patience,
+                       fy_interrupt *interrupt)
 {
     char          addresses[FY_ADDRESSES_BYTES];
     unsigned char head[4];
@@ -57,16 +58,22 @@ static fy_standing ask(const fy_process *process, uint32_t rank, int64_t patienc
     fy_message    message;
     int64_t       until = fy_now_ns() + patience;
     fy_doubt_address(process, rank, addresses);
-    ferry_status status = fy_link_reopen(addresses, process->key, patience, &link, NULL);
+    ferry_status status =
+        fy_link_reopen(addresses, process->key, patience, fy_interrupted, interrupt, &link, NULL);
     if (status != FERRY_OK) {
         /* Where nobody listens any more, that is known before the time is over. */
-        return status == FERRY_ERR_NO_MEMORY || fy_now_ns() >= until ? FY_SILENT : FY_GONE;
+        bool unknown = status == FERRY_ERR_NO_MEMORY || status == FERRY_ERR_STOPPED;
+        return unknown || fy_now_ns() >= until ? FY_SILENT : FY_GONE;
     }
     fy_pack_u32(&packer, process->epoch);
     status = fy_link_post(link, FY_WIRE_ASK, head, packer.used, process->world_id,
                           sizeof process->world_id, NULL);
     if (status == FERRY_OK) {
-        status = fy_link_receive(link, patience, &message, NULL);
+        until = fy_now_ns() + patience;
+        do {
+            int64_t left = until - fy_now_ns();
+            status = fy_link_receive(link, fy_interrupt_slice_ns(interrupt, left), &message, NULL);
+        } while (status == FERRY_ERR_TIMEOUT && fy_now_ns() < until && !fy_interrupted(interrupt));
     }
     fy_standing standing = FY_GONE;
     if (status == FERRY_OK && message.type == FY_WIRE_STANDING) {
@@ -146,17 +153,18 @@ bool fy_doubt_awaits(const fy_process *old, uint32_t claim)
 
 fy_standing fy_doubt_consult(fy_process *old, uint32_t claim)
 {
-    fy_standing standing = FY_GONE;
-    int64_t     begin    = fy_now_ns();
-    int64_t     patience = patience_left_ns(old, claim);
+    fy_standing   standing  = FY_GONE;
+    int64_t       begin     = fy_now_ns();
+    int64_t       patience  = patience_left_ns(old, claim);
+    fy_interrupt *interrupt = old->world->settings.interrupt;
     if (fy_doubt_concerns(old, claim)) {
-        standing = ask(old->doubt, rank_in_doubt(old, claim), patience);
+        standing = ask(old->doubt, rank_in_doubt(old, claim), patience, interrupt);
         if (standing == FY_COMPLETE || standing == FY_GONE_ON) {
             atomic_store(&old->doubt->complete, true);
         }
     }
     if (standing == FY_GONE) {
-        standing = ask(old, claim, patience);
+        standing = ask(old, claim, patience, interrupt);
     }
     if (standing != FY_SILENT) {
         old->silent_ns[claim] = 0;
@@ -171,7 +179,7 @@ fy_standing fy_doubt_consult(fy_process *old, uint32_t claim)
 fy_standing fy_doubt_hear_out(fy_process *old, uint32_t claim)
 {
     fy_standing standing = FY_SILENT;
-    while (standing == FY_SILENT && !fy_doubt_is_settled(old)) {
+    while (standing == FY_SILENT && !fy_doubt_is_settled(old) && !fy_doubt_is_interrupted(old)) {
         standing = fy_doubt_consult(old, claim);
         /* A machine is lost with all its ranks: those after it are asked in the same time. */
         fy_standing next = standing;
@@ -180,6 +188,11 @@ fy_standing fy_doubt_hear_out(fy_process *old, uint32_t claim)
         }
     }
     return standing;
+}
+
+bool fy_doubt_is_interrupted(const fy_process *old)
+{
+    return fy_interrupted(old->world->settings.interrupt);
 }
 
 bool fy_doubt_is_settled(const fy_process *old)
@@ -198,7 +211,7 @@ void fy_doubt_mark_lost(fy_process *old, uint32_t claim)
 void fy_doubt_keep(fy_process *old, fy_process *process, ferry_status status,
                    const ferry_error *reason)
 {
-    fy_process_fail(process, status, process->claim, "%s", reason->message);
+    fy_process_fail_making(process, status, reason->message);
     pthread_mutex_lock(&process->lock);
     bool sent = process->gathering.sent; /* and where it has not, it will not: it has failed */
     pthread_mutex_unlock(&process->lock);

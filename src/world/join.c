@@ -32,7 +32,8 @@ static void give_up(fy_process *process, fy_link *root, ferry_status status,
     char          text[FERRY_ERROR_BYTES];
     fy_packer     packer = {.bytes = head};
     snprintf(text, sizeof text, "rank %u could not join: %.900s", process->claim, reason->message);
-    fy_pack_u32(&packer, (uint32_t)status);
+    /* To the others a rank whose caller thought better of it is one that is gone. */
+    fy_pack_u32(&packer, (uint32_t)(status == FERRY_ERR_STOPPED ? FERRY_ERR_PEER_LOST : status));
     fy_pack_u32(&packer, process->claim);
     fy_pack_text(&packer, text);
     if (fy_link_post(root, FY_WIRE_FAIL, head, packer.used, NULL, 0, NULL) == FERRY_OK) {
@@ -78,6 +79,11 @@ static bool root_is_silent(fy_process *process, const fy_link *root)
     return silent;
 }
 
+static fy_interrupt *interrupt_of(const fy_process *process)
+{
+    return process->world->settings.interrupt;
+}
+
 /* The next message of a type from the root; signs of life are passed over. */
 static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, int64_t until_ns,
                            fy_message *message_out, ferry_error *error)
@@ -89,7 +95,10 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
                            "rank %u reached rank %u, which did not take it in within %.1f s",
                            process->claim, process->root_claim, (double)process->join_ns / 1e9);
         }
-        int64_t      look   = process->deadline_ns / 10;
+        if (fy_interrupted(interrupt_of(process))) {
+            return fy_interrupt_fail(error);
+        }
+        int64_t      look = fy_interrupt_slice_ns(interrupt_of(process), process->deadline_ns / 10);
         ferry_status status = fy_link_receive(root, left < look ? left : look, message_out, error);
         if (status == FERRY_ERR_TIMEOUT && !root_is_silent(process, root)) {
             continue;
@@ -194,6 +203,9 @@ static bool root_gave_up(void *context)
 {
     const visit *own = context;
     fy_message   message;
+    if (fy_interrupted(interrupt_of(own->process))) {
+        return true;
+    }
     ferry_status status = fy_link_work(own->root, NULL);
     while (fy_link_take(own->root, &message)) {
         if (message.type == FY_WIRE_FAIL) {
@@ -215,6 +227,9 @@ static ferry_status attach(fy_process *process, fy_link *root, uint32_t parent,
     visit         own    = {.process = process, .root = root};
     ferry_status  status = fy_link_open(addresses, process->key, until_ns - fy_now_ns(),
                                         root_gave_up, &own, &link, &inner);
+    if (status == FERRY_ERR_STOPPED && fy_interrupted(interrupt_of(process))) {
+        return fy_interrupt_fail(error);
+    }
     if (status == FERRY_ERR_STOPPED) {
         return fy_failed(&process->failure)
                    ? fy_failure_get(&process->failure, NULL, error)
@@ -265,6 +280,9 @@ static ferry_status join_once(fy_process *process, fy_link *root, int64_t until_
         }
     }
     fy_link_destroy(root);
+    if (status == FERRY_ERR_STOPPED) {
+        return fy_interrupt_fail(error);
+    }
     if (status == FERRY_OK || fy_failed(&process->failure)) {
         return status == FERRY_OK ? status : fy_failure_get(&process->failure, NULL, error);
     }
@@ -276,14 +294,20 @@ ferry_status fy_join_member(fy_process *process, const char *addresses,
                             const unsigned char key[FY_KEY_BYTES], int64_t connect_ns,
                             ferry_error *error)
 {
-    int64_t until = fy_now_ns() + process->join_ns;
+    fy_interrupt *interrupt = interrupt_of(process);
+    int64_t       until     = fy_now_ns() + process->join_ns;
     for (;;) {
         fy_link     *root;
         bool         retry;
         ferry_error  text;
         ferry_status status =
-            process->epoch == 0 ? fy_link_open(addresses, key, connect_ns, NULL, NULL, &root, &text)
-                                : fy_link_reopen(addresses, key, connect_ns, &root, &text);
+            process->epoch == 0
+                ? fy_link_open(addresses, key, connect_ns, fy_interrupted, interrupt, &root, &text)
+                : fy_link_reopen(addresses, key, connect_ns, fy_interrupted, interrupt, &root,
+                                 &text);
+        if (status == FERRY_ERR_STOPPED) {
+            return fy_interrupt_fail(error);
+        }
         if (status != FERRY_OK) {
             return fy_fail(error, status, "rank %u does not reach rank %u: %s", process->claim,
                            process->root_claim, text.message);

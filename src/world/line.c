@@ -99,8 +99,11 @@ ferry_status fy_line_listen(const char *name, int *fd_out, ferry_error *error)
     return FERRY_OK;
 }
 
+enum { LOOK_MS = FY_INTERRUPT_NS / 1000000 };
+
 /* One packet within the limit, exactly n_bytes long. */
-static bool receive_packet(int fd, void *packet, size_t n_bytes, int64_t until_ns)
+static bool receive_packet(int fd, void *packet, size_t n_bytes, int64_t until_ns,
+                           fy_interrupt *interrupt)
 {
     for (;;) {
         ssize_t got = recv(fd, packet, n_bytes, MSG_TRUNC);
@@ -108,11 +111,11 @@ static bool receive_packet(int fd, void *packet, size_t n_bytes, int64_t until_n
             return (size_t)got == n_bytes;
         }
         int64_t left = until_ns - fy_now_ns();
-        if ((errno != EAGAIN && errno != EINTR) || left <= 0) {
+        if ((errno != EAGAIN && errno != EINTR) || left <= 0 || fy_interrupted(interrupt)) {
             return false;
         }
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-        poll(&poll_fd, 1, left < 1000000000 ? (int)(left / 1000000) + 1 : 1000);
+        poll(&poll_fd, 1, left < FY_INTERRUPT_NS ? (int)(left / 1000000) + 1 : LOOK_MS);
     }
 }
 
@@ -129,7 +132,7 @@ static int connect_once(const char *name)
 }
 
 static bool prove_both(int fd, const unsigned char key[FY_KEY_BYTES], uint32_t slot,
-                       int64_t until_ns, bool *denied_out)
+                       int64_t until_ns, fy_interrupt *interrupt, bool *denied_out)
 {
     hello first;
     memcpy(first.magic, magic, sizeof magic);
@@ -140,7 +143,7 @@ static bool prove_both(int fd, const unsigned char key[FY_KEY_BYTES], uint32_t s
     answer        second;
     unsigned char expected[FY_PROOF_BYTES];
     if (send(fd, &first, sizeof first, MSG_NOSIGNAL) != (ssize_t)sizeof first ||
-        !receive_packet(fd, &second, sizeof second, until_ns)) {
+        !receive_packet(fd, &second, sizeof second, until_ns, interrupt)) {
         return false;
     }
     prove(key, "host", second.nonce, first.nonce, slot, expected);
@@ -154,7 +157,8 @@ static bool prove_both(int fd, const unsigned char key[FY_KEY_BYTES], uint32_t s
 }
 
 ferry_status fy_line_join(const char *name, const unsigned char key[FY_KEY_BYTES], uint32_t slot,
-                          int64_t limit_ns, int *fd_out, int *board_fd_out, ferry_error *error)
+                          int64_t limit_ns, fy_interrupt *interrupt, int *fd_out, int *board_fd_out,
+                          ferry_error *error)
 {
     int64_t until  = fy_now_ns() + limit_ns;
     bool    denied = false;
@@ -164,12 +168,13 @@ ferry_status fy_line_join(const char *name, const unsigned char key[FY_KEY_BYTES
     if (fd < 0) {
         return FERRY_OK; /* the host is gone, or has not begun to listen */
     }
-    if (prove_both(fd, key, slot, until, &denied)) {
+    if (prove_both(fd, key, slot, until, interrupt, &denied)) {
         uint64_t tag;
         int      got;
-        while ((got = fy_line_take(fd, &tag, board_fd_out)) == 0 && fy_now_ns() < until) {
+        while ((got = fy_line_take(fd, &tag, board_fd_out)) == 0 && fy_now_ns() < until &&
+               !fy_interrupted(interrupt)) {
             struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-            poll(&poll_fd, 1, 100);
+            poll(&poll_fd, 1, LOOK_MS);
         }
         if (got == 1) {
             *fd_out = fd;

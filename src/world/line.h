@@ -3,6 +3,7 @@
 #define FY_WORLD_LINE_H
 
 #include "base/status.h"
+#include "world/interrupt.h"
 #include "world/meeting.h"
 
 #include <stdbool.h>
@@ -26,10 +27,11 @@ ferry_status fy_line_listen(const char *name, int *fd_out, ferry_error *error);
 /*
  * Joins the host that listens under name, as the rank of this slot, and gets the board: *fd_out is
  * the connection, *board_fd_out the board. Both are -1 when nobody listens (any more): try to be
- * the host then.
+ * the host then; and when the caller interrupts it.
  */
 ferry_status fy_line_join(const char *name, const unsigned char key[FY_KEY_BYTES], uint32_t slot,
-                          int64_t limit_ns, int *fd_out, int *board_fd_out, ferry_error *error);
+                          int64_t limit_ns, fy_interrupt *interrupt, int *fd_out, int *board_fd_out,
+                          ferry_error *error);
 
 /* The host's side of a connection until it is proven. Sockets do not block. */
 typedef struct fy_line_guest {

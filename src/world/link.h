@@ -51,7 +51,8 @@ ferry_status fy_link_open(const char *addresses, const unsigned char key[FY_KEY_
  * that is an error at once.
  */
 ferry_status fy_link_reopen(const char *addresses, const unsigned char key[FY_KEY_BYTES],
-                            int64_t limit_ns, fy_link **link_out, ferry_error *error);
+                            int64_t limit_ns, bool (*stop)(void *context), void *context,
+                            fy_link **link_out, ferry_error *error);
 
 int   fy_link_fd(const fy_link *link);
 bool  fy_link_ready(const fy_link *link);  /* the handshake is done */

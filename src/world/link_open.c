@@ -382,8 +382,9 @@ ferry_status fy_link_open(const char *addresses, const unsigned char key[FY_KEY_
 }
 
 ferry_status fy_link_reopen(const char *addresses, const unsigned char key[FY_KEY_BYTES],
-                            int64_t limit_ns, fy_link **link_out, ferry_error *error)
+                            int64_t limit_ns, bool (*stop)(void *context), void *context,
+                            fy_link **link_out, ferry_error *error)
 {
-    opening o = {.key = key, .reopens = true};
+    opening o = {.key = key, .reopens = true, .stop = stop, .context = context};
     return open_link(&o, addresses, limit_ns, link_out, error);
 }

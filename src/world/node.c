@@ -85,6 +85,8 @@ static ferry_status find_board(fy_process *process, ferry_error *error)
     char    name[FY_LINE_NAME_BYTES];
     int64_t limit = fy_join_step_ns(process);
     int64_t until = fy_now_ns() + limit;
+
+    fy_interrupt *interrupt = process->world->settings.interrupt;
     fy_line_name(process->key, process->world_id, process->fake_node, name);
     for (;;) {
         int          porch, line, board_fd;
@@ -93,12 +95,16 @@ static ferry_status find_board(fy_process *process, ferry_error *error)
             return status != FERRY_OK ? status : become_host(process, porch, error);
         }
         int64_t left = until - fy_now_ns();
-        status = fy_line_join(name, process->key, process->claim, left, &line, &board_fd, error);
+        status = fy_line_join(name, process->key, process->claim, left, interrupt, &line, &board_fd,
+                              error);
         if (status != FERRY_OK || line >= 0) {
             return status != FERRY_OK ? status : become_guest(process, line, board_fd, error);
         }
         if (fy_failed(&process->failure)) {
             return fy_failure_get(&process->failure, NULL, error);
+        }
+        if (fy_interrupted(interrupt)) {
+            return fy_interrupt_fail(error);
         }
         if (left <= 0) {
             return fy_fail(error, FERRY_ERR_TIMEOUT,

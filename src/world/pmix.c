@@ -123,7 +123,11 @@ static ferry_status get_root(const fy_pmix *pmix, const char *name, fy_meeting *
 {
     char         text[TEXT_BYTES];
     ferry_error  inner;
-    ferry_status status = pmix->get(0, name, settings->join_ns, text, sizeof text, &inner);
+    ferry_status status = pmix->get(0, name, settings->join_ns, fy_interrupted, settings->interrupt,
+                                    text, sizeof text, &inner);
+    if (status == FERRY_ERR_STOPPED) {
+        return fy_interrupt_fail(error);
+    }
     if (status == FERRY_ERR_TIMEOUT) {
         return fy_fail(error, status,
                        "rank 0 of %u has told PMIx no address within %g s: does it make a world, "

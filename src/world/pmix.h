@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -11,7 +12,7 @@
  * What the PMIx plugin gives the library: who this process is, and a text of one rank that others
  * can ask for. Calls come from one thread at a time.
  */
-#define FY_PMIX_ABI 1u
+#define FY_PMIX_ABI 2u
 
 typedef struct fy_pmix {
     uint32_t abi; /* FY_PMIX_ABI */
@@ -24,10 +25,12 @@ typedef struct fy_pmix {
     ferry_status (*publish)(const char *name, const char *text, ferry_error *error);
     /*
      * What rank publishes under name, waiting for it no longer than limit_ns: then
-     * FERRY_ERR_TIMEOUT. A text that does not fit is FERRY_ERR_INVALID_INPUT.
+     * FERRY_ERR_TIMEOUT. A text that does not fit is FERRY_ERR_INVALID_INPUT. stop is asked
+     * meanwhile; where it says yes the wait ends with FERRY_ERR_STOPPED.
      */
-    ferry_status (*get)(uint32_t rank, const char *name, int64_t limit_ns, char *text,
-                        size_t text_bytes, ferry_error *error);
+    ferry_status (*get)(uint32_t rank, const char *name, int64_t limit_ns,
+                        bool (*stop)(void *context), void *context, char *text, size_t text_bytes,
+                        ferry_error *error);
 } fy_pmix;
 
 /* The plugin exports this one function. */

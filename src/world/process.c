@@ -141,15 +141,16 @@ ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, ui
         fy_process_free(process);
         return status;
     }
-    ferry_world *world = process->world;
-    world->ops         = &fy_process_ops;
-    world->impl        = process;
-    world->epoch       = epoch;
-    world->failure     = &process->failure;
-    world->bell        = &process->early_bell;
-    world->bell_of     = bell_of;
-    world->pid_of      = pid_of;
-    *process_out       = process;
+    ferry_world *world   = process->world;
+    world->ops           = &fy_process_ops;
+    world->impl          = process;
+    world->epoch         = epoch;
+    world->failure       = &process->failure;
+    world->bell          = &process->early_bell;
+    world->bell_of       = bell_of;
+    world->pid_of        = pid_of;
+    world->is_being_made = true;
+    *process_out         = process;
     return FERRY_OK;
 }
 
@@ -327,10 +328,21 @@ static ferry_status join(fy_process *process, fy_meeting *meeting, ferry_error *
     return status == FERRY_OK ? fy_process_complete(process, NULL, error) : status;
 }
 
+void fy_process_fail_making(fy_process *process, ferry_status status, const char *reason)
+{
+    if (status == FERRY_ERR_STOPPED) {
+        fy_process_fail(process, FERRY_ERR_PEER_LOST, process->claim,
+                        "rank %u is lost: its caller stopped the making of the world",
+                        process->claim);
+    } else {
+        fy_process_fail(process, status, process->claim, "%s", reason);
+    }
+}
+
 /* A world that never was: tells those who wait for this rank, and is gone. */
 void fy_process_abandon(fy_process *process, ferry_status status, const ferry_error *reason)
 {
-    fy_process_fail(process, status, process->claim, "%s", reason->message);
+    fy_process_fail_making(process, status, reason->message);
     ferry_world *world = process->world;
     fy_process_free(process);
     fy_world_free(world);

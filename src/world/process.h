@@ -224,6 +224,8 @@ void fy_process_wake(fy_process *process); /* all that wait in this process, and
  */
 void fy_process_fail(fy_process *process, ferry_status status, uint32_t rank, const char *format,
                      ...) __attribute__((format(printf, 4, 5)));
+/* Why this rank does not make this world: the others are told of a caller's wish as of a loss. */
+void fy_process_fail_making(fy_process *process, ferry_status status, const char *reason);
 void fy_process_mark_lost(fy_process *process, uint32_t rank);
 extern const fy_world_ops fy_process_ops;
 
@@ -371,9 +373,10 @@ bool fy_doubt_awaits(const fy_process *old, uint32_t claim);
  * been silent for too long is gone.
  */
 fy_standing fy_doubt_consult(fy_process *old, uint32_t claim);
-/* Asks a root until it answers or is gone; silent only where that ended the doubt. */
+/* Asks a root until it answers or is gone; silent only where the doubt or the shrinking ended. */
 fy_standing fy_doubt_hear_out(fy_process *old, uint32_t claim);
-bool        fy_doubt_is_settled(const fy_process *old); /* the doubtful world is complete */
+bool        fy_doubt_is_settled(const fy_process *old);     /* the doubtful world is complete */
+bool        fy_doubt_is_interrupted(const fy_process *old); /* the caller wants no smaller world */
 void        fy_doubt_mark_lost(fy_process *old, uint32_t claim);
 /* An attempt that has failed: if others may have it complete it is the doubtful world from now on,
  * otherwise it is abandoned. */

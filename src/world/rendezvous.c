@@ -333,13 +333,18 @@ typedef struct search {
     found       last;
     notice      notice;
     ferry_error why; /* of the last attempt to reach rank 0; empty if there was none */
+
+    fy_interrupt *interrupt;
 } search;
 
-/* A stop function of fy_link_open: another file is at the path, or none. */
-static bool file_changed(void *context)
+/* A stop function of fy_link_open: another file is at the path, or none, or the caller stops it. */
+static bool is_to_stop(void *context)
 {
     const search *at = context;
     struct stat   info;
+    if (fy_interrupted(at->interrupt)) {
+        return true;
+    }
     if (lstat(at->path, &info) != 0) {
         return errno == ENOENT || errno == ESTALE;
     }
@@ -442,7 +447,7 @@ static ferry_status look(search *at, fy_meeting *meeting, const fy_settings *set
         return FERRY_ERR_STOPPED;
     }
     make_key(meeting, settings->secret, &at->notice);
-    status = fy_link_open(at->notice.addresses, meeting->key, left_ns(at), file_changed, at, &link,
+    status = fy_link_open(at->notice.addresses, meeting->key, left_ns(at), is_to_stop, at, &link,
                           &at->why);
     if (status != FERRY_OK) {
         return judge(at, status, settings, error);
@@ -457,7 +462,8 @@ enum { FIRST_PAUSE_NS = 2000000, LAST_PAUSE_NS = 50000000 };
 static ferry_status find_root(fy_meeting *meeting, const char *path, const fy_settings *settings,
                               ferry_error *error)
 {
-    search  at       = {.path = path, .end_ns = fy_now_ns() + settings->join_ns};
+    search at = {
+        .path = path, .end_ns = fy_now_ns() + settings->join_ns, .interrupt = settings->interrupt};
     int64_t pause_of = FIRST_PAUSE_NS;
     for (;;) {
         ferry_status status = look(&at, meeting, settings, error);
@@ -465,6 +471,9 @@ static ferry_status find_root(fy_meeting *meeting, const char *path, const fy_se
             return status;
         }
         int64_t left = left_ns(&at);
+        if (fy_interrupted(at.interrupt)) {
+            return fy_interrupt_fail(error);
+        }
         if (left == 0) {
             return fail_late(&at, settings, error);
         }

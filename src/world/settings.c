@@ -94,6 +94,20 @@ static ferry_status read_texts(fy_settings *settings, const ferry_world_options 
     return status;
 }
 
+static ferry_status set_interrupt(fy_settings *settings, ferry_is_interrupted_fn ask, void *context,
+                                  ferry_error *error)
+{
+    if (ask == NULL) {
+        return FERRY_OK;
+    }
+    settings->interrupt = fy_alloc_zeroed(1, sizeof *settings->interrupt);
+    if (settings->interrupt == NULL) {
+        return fy_fail_no_memory(error, "the settings of a world");
+    }
+    *settings->interrupt = (fy_interrupt){.ask = ask, .context = context};
+    return FERRY_OK;
+}
+
 /* What `nodes` names, read in one pass: how many numbers, their sum, and the first. */
 typedef struct nodes_text {
     uint64_t n_numbers;
@@ -153,6 +167,9 @@ ferry_status fy_settings_init(fy_settings *settings, const ferry_world_options *
     if (status == FERRY_OK) {
         status = read_texts(&filled, options, error);
     }
+    if (status == FERRY_OK) {
+        status = set_interrupt(&filled, options->is_interrupted, options->interrupt_context, error);
+    }
     if (status == FERRY_OK && filled.nodes != NULL) {
         nodes_text ignored;
         status = read_nodes(filled.nodes, &ignored, error);
@@ -177,6 +194,9 @@ ferry_status fy_settings_copy(const fy_settings *from, fy_settings *to_out, ferr
     if (status == FERRY_OK) {
         status = copy_text(from->host, &copy.host, error);
     }
+    if (status == FERRY_OK && from->interrupt != NULL) {
+        status = set_interrupt(&copy, from->interrupt->ask, from->interrupt->context, error);
+    }
     if (status != FERRY_OK) {
         fy_settings_cleanup(&copy);
         return status;
@@ -193,6 +213,7 @@ void fy_settings_cleanup(fy_settings *settings)
     fy_free(settings->secret);
     fy_free(settings->nodes);
     fy_free(settings->host);
+    fy_free(settings->interrupt);
     *settings = (fy_settings){0};
 }
 

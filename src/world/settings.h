@@ -3,6 +3,7 @@
 #define FY_WORLD_SETTINGS_H
 
 #include "base/status.h"
+#include "world/interrupt.h"
 
 #include <ferry/world.h>
 
@@ -10,12 +11,13 @@
 
 /* The options of a world with the variables and defaults filled in. Texts are copies. */
 typedef struct fy_settings {
-    int64_t deadline_ns;
-    int64_t entry_ns; /* negative: no limit */
-    int64_t join_ns;
-    char   *secret; /* NULL: none was given */
-    char   *nodes;  /* NULL: real ones */
-    char   *host;   /* NULL: found out */
+    int64_t       deadline_ns;
+    int64_t       entry_ns; /* negative: no limit */
+    int64_t       join_ns;
+    char         *secret;    /* NULL: none was given */
+    char         *nodes;     /* NULL: real ones */
+    char         *host;      /* NULL: found out */
+    fy_interrupt *interrupt; /* NULL: none; what it holds changes, whoever has the settings */
 } fy_settings;
 
 ferry_status fy_settings_init(fy_settings *settings, const ferry_world_options *options,

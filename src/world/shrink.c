@@ -277,10 +277,14 @@ static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_
         if (status == FERRY_OK) {
             return status;
         }
-        fy_standing standing = root == old->rank ? FY_GONE : fy_doubt_hear_out(old, root);
+        bool        ask      = root != old->rank && status != FERRY_ERR_STOPPED;
+        fy_standing standing = ask ? fy_doubt_hear_out(old, root) : FY_GONE;
         if (fy_doubt_is_settled(old)) {
             *process_out = adopt(old);
             return FERRY_OK;
+        }
+        if (status == FERRY_ERR_STOPPED || fy_doubt_is_interrupted(old)) {
+            return fy_interrupt_fail(error);
         }
         /*
          * A root that does not come is ruled out. Where it still answers somebody else was lost
@@ -312,13 +316,15 @@ ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world
                        "rank %u was itself counted as lost: the others go on without it",
                        old->rank);
     }
+    fy_interrupt_begin(world->settings.interrupt);
     ferry_status status = find_world(old, &process, error);
     fy_doubt_drop(old);
     if (status == FERRY_OK) {
         status = check_size(process, min_ranks, error);
     }
     if (status == FERRY_OK) {
-        *world_out = process->world;
+        process->world->is_being_made = false;
+        *world_out                    = process->world;
     }
     return status;
 }

@@ -136,6 +136,31 @@ static uint32_t new_rank(const fy_shrink_round *round, uint32_t rank)
     return lower;
 }
 
+/* Without the lock: what is asked may wait for another rank's thread. */
+static bool is_interrupted(ferry_world *world, fy_threads *all)
+{
+    if (world->settings.interrupt == NULL) {
+        return false;
+    }
+    pthread_mutex_unlock(&all->lock);
+    bool is_set = fy_interrupted(world->settings.interrupt);
+    pthread_mutex_lock(&all->lock);
+    return is_set;
+}
+
+/* The others go on without a rank that thought better of it. */
+static void leave_round(const ferry_world *world, fy_threads *all, fy_shrink_round *round)
+{
+    if (!round->is_closed) {
+        round->joined[world->rank] = false;
+        round->n_joined--;
+    }
+    if (--round->n_inside == 0) {
+        all->round = all->round == round ? NULL : all->round;
+        free_round(round);
+    }
+}
+
 static ferry_status take_part(ferry_world *world, fy_threads *all, uint32_t min_ranks,
                               ferry_world **world_out, ferry_error *error)
 {
@@ -150,8 +175,13 @@ static ferry_status take_part(ferry_world *world, fy_threads *all, uint32_t min_
     while (!round->is_closed) {
         if (all_have_joined(world, round) || fy_now_ns() >= round->closes_ns) {
             close_round(world, all, round);
-        } else {
-            sleep_until(all, round->closes_ns);
+        } else if (is_interrupted(world, all) && !round->is_closed) {
+            leave_round(world, all, round);
+            return fy_interrupt_fail(error);
+        } else if (!round->is_closed) {
+            int64_t now = fy_now_ns();
+            sleep_until(all, now + fy_interrupt_slice_ns(world->settings.interrupt,
+                                                         round->closes_ns - now));
         }
     }
     ferry_status status = round->status;
@@ -191,6 +221,7 @@ ferry_status fy_threads_shrink(ferry_world *world, uint32_t min_ranks, ferry_wor
     pthread_mutex_lock(&all->lock);
     ferry_status status = may_join(world, all, error);
     if (status == FERRY_OK) {
+        fy_interrupt_begin(world->settings.interrupt);
         status = take_part(world, all, min_ranks, world_out, error);
     }
     pthread_mutex_unlock(&all->lock);

@@ -54,7 +54,7 @@ typedef struct wait_state {
     int64_t      limit_ns;
 } wait_state;
 
-typedef enum outcome { WAITING, READY, FAILED, TOO_LATE } outcome;
+typedef enum outcome { WAITING, READY, FAILED, TOO_LATE, STOPPED } outcome;
 
 static outcome look(const wait_state *wait)
 {
@@ -136,8 +136,18 @@ static outcome yield(const wait_state *wait)
     return WAITING;
 }
 
+/* Only while the world is made: nobody else can have asked for it. */
+static fy_interrupt *interrupt_of(const ferry_world *world)
+{
+    return world->is_being_made ? world->settings.interrupt : NULL;
+}
+
 static outcome sleep_once(const wait_state *wait)
 {
+    fy_interrupt *interrupt = interrupt_of(wait->world);
+    if (fy_interrupted(interrupt)) {
+        return STOPPED;
+    }
     int64_t most = wait->sleep_ns == NULL ? INT64_MAX : wait->sleep_ns(wait->context);
     int64_t left = time_left(wait);
     if (left == 0) {
@@ -149,6 +159,7 @@ static outcome sleep_once(const wait_state *wait)
     }
     most          = most > LONGEST_SLEEP_NS ? LONGEST_SLEEP_NS : most;
     most          = left >= 0 && left < most ? left : most;
+    most          = fy_interrupt_slice_ns(interrupt, most);
     uint32_t seen = fy_bell_announce(wait->bell);
     outcome  now  = look(wait);
     if (now == WAITING) {
@@ -182,6 +193,9 @@ ferry_status fy_world_wait_on(ferry_world *world, fy_bell *bell, fy_ready_fn rea
     }
     if (now == FAILED) {
         return fy_failure_get(world->failure, NULL, error);
+    }
+    if (now == STOPPED) {
+        return fy_interrupt_fail(error);
     }
     return now == READY ? FERRY_OK : FERRY_ERR_TIMEOUT;
 }

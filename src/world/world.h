@@ -93,6 +93,7 @@ struct ferry_world {
     _Atomic int64_t yields_from_ns; /* when yielding may help again; see wait.c */
     _Atomic int64_t no_yields_ns;   /* how long it was stopped the last time */
     bool            threads;        /* all ranks are threads of this process */
+    bool            is_being_made;  /* nobody has it yet: what waits for it may be interrupted */
     /*
      * Facts for cross-memory attach, from the node's board: may this process reach that one's
      * memory by its pid? 0: not on this node, or in another namespace of pids.
@@ -112,7 +113,8 @@ static inline bool fy_world_same_node(const ferry_world *world, uint32_t rank)
  * may do work; it is called often while spinning and after every ring of this rank's bell. sleep_ns
  * (optional) says how long it may sleep at most before the next call of ready: 0 keeps it awake.
  * FERRY_ERR_TIMEOUT has no sentence: the caller knows what it waited for. A world can also have
- * failed with that status, so ask fy_failed first.
+ * failed with that status, so ask fy_failed first. FERRY_ERR_STOPPED: the world is being made, and
+ * the caller wants it no more.
  */
 typedef bool (*fy_ready_fn)(void *context);
 typedef int64_t (*fy_sleep_fn)(void *context);

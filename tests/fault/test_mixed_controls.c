@@ -270,7 +270,8 @@ static void run_everything(rank_thread *self)
  * Tests
  */
 
-static const ferry_world_options patient = {sizeof patient, NULL, HELD_SECONDS, 0, 0, NULL, NULL};
+static const ferry_world_options patient = {.struct_size      = sizeof patient,
+                                            .deadline_seconds = HELD_SECONDS};
 
 static uint64_t seed_of_run(void)
 {

@@ -483,7 +483,7 @@ static void test_nobody(void **state)
     check_status("no limit", FERRY_ERR_TIMEOUT,
                  fy_link_open(refused, key, 0, NULL, NULL, &link, &error), &error);
     check_status("nobody any more", FERRY_ERR_TIMEOUT,
-                 fy_link_reopen(refused, key, INT64_MAX, &link, &error), &error);
+                 fy_link_reopen(refused, key, INT64_MAX, NULL, NULL, &link, &error), &error);
     check_says("nobody any more", "refuses", &error);
     check_status("malformed", FERRY_ERR_INVALID_INPUT,
                  fy_link_open("127.0.0.1:1,", key, INT64_MAX, NULL, NULL, &link, &error), &error);

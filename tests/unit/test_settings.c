@@ -73,6 +73,8 @@ static void test_variables_and_options(void **state)
     assert_null(copy.secret);
 }
 
+#define SIZED .struct_size = sizeof(ferry_world_options)
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -83,30 +85,12 @@ static void test_refused(void **state)
         const char         *says;
     } rows[] = {
         {"no _INIT", {.struct_size = 0}, FERRY_ERR_MISUSE, "FERRY_WORLD_OPTIONS_INIT"},
-        {"negative",
-         {sizeof(ferry_world_options), NULL, -1, 0, 0, NULL, NULL},
-         FERRY_ERR_MISUSE,
-         "deadline_seconds is -1"},
-        {"nan",
-         {sizeof(ferry_world_options), NULL, 0, NAN, 0, NULL, NULL},
-         FERRY_ERR_MISUSE,
-         "entry_seconds is"},
-        {"infinite",
-         {sizeof(ferry_world_options), NULL, 0, 0, INFINITY, NULL, NULL},
-         FERRY_ERR_MISUSE,
-         "join_seconds is inf"},
-        {"empty secret",
-         {sizeof(ferry_world_options), "", 0, 0, 0, NULL, NULL},
-         FERRY_ERR_INVALID_INPUT,
-         "secret"},
-        {"nodes",
-         {sizeof(ferry_world_options), NULL, 0, 0, 0, "2,", NULL},
-         FERRY_ERR_INVALID_INPUT,
-         "\"2,\""},
-        {"nodes",
-         {sizeof(ferry_world_options), NULL, 0, 0, 0, "two", NULL},
-         FERRY_ERR_INVALID_INPUT,
-         "\"two\""},
+        {"negative", {SIZED, .deadline_seconds = -1}, FERRY_ERR_MISUSE, "deadline_seconds is -1"},
+        {"nan", {SIZED, .entry_seconds = NAN}, FERRY_ERR_MISUSE, "entry_seconds is"},
+        {"infinite", {SIZED, .join_seconds = INFINITY}, FERRY_ERR_MISUSE, "join_seconds is inf"},
+        {"empty secret", {SIZED, .secret = ""}, FERRY_ERR_INVALID_INPUT, "secret"},
+        {"nodes", {SIZED, .nodes = "2,"}, FERRY_ERR_INVALID_INPUT, "\"2,\""},
+        {"nodes", {SIZED, .nodes = "two"}, FERRY_ERR_INVALID_INPUT, "\"two\""},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_error error;

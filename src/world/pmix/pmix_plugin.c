@@ -170,6 +170,8 @@ static void take_answer(pmix_status_t result, pmix_value_t *value, void *context
     let_go(asked);
 }
 
+enum { SLICE_NS = 50 * 1000 * 1000 };
+
 static struct timespec now(void)
 {
     struct timespec time;
@@ -191,8 +193,29 @@ static bool is_past(struct timespec end)
     return time.tv_sec > end.tv_sec || (time.tv_sec == end.tv_sec && time.tv_nsec >= end.tv_nsec);
 }
 
-/* Asks once; PMIX_ERR_TIMEOUT when no answer came before end. */
-static ferry_status ask(uint32_t rank, const char *name, struct timespec end, char *text,
+/* How long one waits, and who may end it before. */
+typedef struct patience {
+    struct timespec end;
+    bool (*stop)(void *context);
+    void *context;
+} patience;
+
+/* A slice of a wait; false when the time is over or it is to stop. Without the lock stop is asked,
+ * for it may take others. */
+static bool wait_slice(question *asked, const patience *wait)
+{
+    struct timespec slice = later(now(), SLICE_NS);
+    pthread_mutex_unlock(&asked->lock);
+    bool goes_on = !is_past(wait->end) && !wait->stop(wait->context);
+    pthread_mutex_lock(&asked->lock);
+    if (goes_on && !asked->done) {
+        (void)pthread_cond_timedwait(&asked->answered, &asked->lock, &slice);
+    }
+    return goes_on;
+}
+
+/* Asks once; PMIX_ERR_TIMEOUT when no answer came in time. */
+static ferry_status ask(uint32_t rank, const char *name, const patience *wait, char *text,
                         size_t text_bytes, pmix_status_t *result_out, ferry_error *error)
 {
     pmix_proc_t  root;
@@ -217,7 +240,7 @@ static ferry_status ask(uint32_t rank, const char *name, struct timespec end, ch
         asked->done   = true;
         asked->result = result;
     }
-    while (!asked->done && pthread_cond_timedwait(&asked->answered, &asked->lock, &end) == 0) {}
+    while (!asked->done && wait_slice(asked, wait)) {}
     *result_out = asked->done ? asked->result : PMIX_ERR_TIMEOUT;
     if (*result_out == PMIX_SUCCESS) {
         memcpy(text, asked->text, text_bytes);
@@ -235,23 +258,27 @@ static bool is_early(pmix_status_t result)
     return result == PMIX_ERR_NOT_FOUND || result == PMIX_ERR_PROC_ENTRY_NOT_FOUND;
 }
 
-static ferry_status get(uint32_t rank, const char *name, int64_t limit_ns, char *text,
-                        size_t text_bytes, ferry_error *error)
+static ferry_status get(uint32_t rank, const char *name, int64_t limit_ns,
+                        bool (*stop)(void *context), void *context, char *text, size_t text_bytes,
+                        ferry_error *error)
 {
-    struct timespec end    = later(now(), limit_ns);
+    patience        wait   = {.end = later(now(), limit_ns), .stop = stop, .context = context};
     struct timespec pause  = {.tv_nsec = 2000000};
     pmix_status_t   result = PMIX_SUCCESS;
     for (;;) {
-        ferry_status status = ask(rank, name, end, text, text_bytes, &result, error);
+        ferry_status status = ask(rank, name, &wait, text, text_bytes, &result, error);
         if (status != FERRY_OK || result == PMIX_SUCCESS) {
             return status;
+        }
+        if (stop(context)) {
+            return FERRY_ERR_STOPPED;
         }
         if (result == PMIX_ERR_TYPE_MISMATCH) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "PMIx: what rank %u told under \"%s\" is no text below %zu bytes", rank,
                            name, text_bytes);
         }
-        if (result == PMIX_ERR_TIMEOUT || (is_early(result) && is_past(end))) {
+        if (result == PMIX_ERR_TIMEOUT || (is_early(result) && is_past(wait.end))) {
             return fy_fail(error, FERRY_ERR_TIMEOUT, "PMIx: rank %u told nothing under \"%s\"",
                            rank, name);
         }
