@@ -91,6 +91,7 @@ typedef struct fy_range {
 /* A receiver's buffer. */
 typedef struct fy_spot {
     uint64_t address;    /* there */
+    uint64_t bytes;      /* of the buffer */
     uint64_t key_offset; /* of the buffer within its region */
     char    *mapped;     /* its base as it is reached from here, or NULL */
     uint32_t key;        /* into the channel's keys, or FY_NONE */
@@ -301,6 +302,7 @@ ferry_status fy_places_read(ferry_service *service, fy_channel *channel, const f
 void fy_rings_lay_out(ferry_service *service);
 
 /* paths.c */
+bool     fy_path_allowed(const ferry_service *service, uint32_t path); /* by the options */
 bool     fy_peer_is_direct(ferry_service *service, uint32_t peer);
 uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const fy_place *place,
                         uint64_t source_run);
@@ -318,8 +320,11 @@ ferry_status fy_manifest_write(ferry_service *service, fy_channel *channel, fy_p
                                ferry_error *error);
 ferry_status fy_manifest_read(ferry_service *service, fy_channel *channel, const fy_pack *in,
                               ferry_error *error);
-/* The conditions of relayed items, from what is received. */
-ferry_status fy_relays_wait(ferry_service *service, ferry_error *error);
+/*
+ * Once all manifests are read: that they bring every wanted byte once; and the conditions of relayed
+ * items, from what is received.
+ */
+ferry_status fy_arrivals_check(ferry_service *service, ferry_error *error);
 
 /* staging.c: collective. */
 ferry_status           fy_staging_make(ferry_service *service, ferry_error *error);

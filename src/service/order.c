@@ -6,6 +6,7 @@
 #include "service/exec.h"
 
 #include "base/alloc.h"
+#include "base/checked.h"
 #include "transport/agree.h"
 
 #include <ferry/scheduler.h>
@@ -82,12 +83,23 @@ static ferry_status cut_segment(ferry_service *service, fy_channel *channel,
     uint32_t place = segment->is_relayed ? find_relayed(channel, segment->task_id)
                                          : find_send(service, channel, segment->task_id);
     uint32_t end   = segment->is_relayed ? fy_receive_of_task(service, segment->relay_task_id)
+                     : place == FY_NONE  ? FY_NONE
                                          : channel->first_send + place;
     if (place == FY_NONE || end == FY_NONE) {
         return fy_fail(error, FERRY_ERR_EXCHANGE,
                        "the schedule sends task %llu from rank %u to rank %u, which did not "
                        "register it",
                        (unsigned long long)segment->task_id, service->world->rank, channel->peer);
+    }
+    uint64_t has = segment->is_relayed ? service->registry.receives.items[end].bytes
+                                       : service->registry.sends.items[end].bytes;
+    has          = fy_min(has, channel->places[place].bytes);
+    if (segment->first_byte > has || segment->bytes > has - segment->first_byte) {
+        return fy_fail(error, FERRY_ERR_EXCHANGE,
+                       "the schedule sends bytes [%llu, %llu) of task %llu, which has %llu",
+                       (unsigned long long)segment->first_byte,
+                       (unsigned long long)(segment->first_byte + segment->bytes),
+                       (unsigned long long)segment->task_id, (unsigned long long)has);
     }
     if (channel->places[place].path != path) {
         return FERRY_OK;

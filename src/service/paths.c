@@ -7,7 +7,7 @@
 /* A put of its own pays from here on; smaller runs travel together, in slots. */
 enum { REMOTE_RUN_BYTES = 64 << 10 };
 
-static bool allows(const ferry_service *service, uint32_t path)
+bool fy_path_allowed(const ferry_service *service, uint32_t path)
 {
     return service->options.paths == 0 || (service->options.paths & path) != 0;
 }
@@ -15,15 +15,16 @@ static bool allows(const ferry_service *service, uint32_t path)
 bool fy_peer_is_direct(ferry_service *service, uint32_t peer)
 {
     if (fy_transport_shares_pointers(service->transport, peer)) {
-        return allows(service, FERRY_PATH_MAPPED);
+        return fy_path_allowed(service, FERRY_PATH_MAPPED);
     }
     if (fy_transport_can_attach(service->transport, peer)) {
-        return allows(service, FERRY_PATH_ATTACH) || allows(service, FERRY_PATH_MAPPED);
+        return fy_path_allowed(service, FERRY_PATH_ATTACH) ||
+               fy_path_allowed(service, FERRY_PATH_MAPPED);
     }
     uint32_t can = 0;
     ferry_transport_peer(service->transport, peer, NULL, &can, NULL);
     return can != UINT32_MAX && (can & FERRY_CAN_PEER_POINTER) != 0 &&
-           allows(service, FERRY_PATH_MAPPED);
+           fy_path_allowed(service, FERRY_PATH_MAPPED);
 }
 
 uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const fy_place *place,
@@ -35,7 +36,7 @@ uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const
     bool is_mapped = spots[0].mapped != NULL && spots[1].mapped != NULL;
     bool is_keyed  = spots[0].key != FY_NONE && spots[1].key != FY_NONE &&
                     channel->keys[spots[0].key] != NULL && channel->keys[spots[1].key] != NULL;
-    if (is_mapped && allows(service, FERRY_PATH_MAPPED)) {
+    if (is_mapped && fy_path_allowed(service, FERRY_PATH_MAPPED)) {
         return FERRY_PATH_MAPPED;
     }
     /*
@@ -45,12 +46,12 @@ uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const
     uint32_t only   = FERRY_PATH_ATTACH | FERRY_PATH_LOCAL | FERRY_PATH_STAGED;
     uint32_t can    = fy_transport_capabilities(service->transport, channel->peer);
     bool     slower = (can & FERRY_CAN_PEER_POINTER) != 0 && service->options.paths != only;
-    if (allows(service, FERRY_PATH_ATTACH) && !slower &&
+    if (fy_path_allowed(service, FERRY_PATH_ATTACH) && !slower &&
         fy_transport_can_attach(service->transport, channel->peer)) {
         return FERRY_PATH_ATTACH;
     }
     /* What is to be checked on its way must stop somewhere before it is in place. */
-    if (allows(service, FERRY_PATH_REMOTE) && is_keyed && run >= REMOTE_RUN_BYTES &&
+    if (fy_path_allowed(service, FERRY_PATH_REMOTE) && is_keyed && run >= REMOTE_RUN_BYTES &&
         service->options.checksum != FERRY_CHECKSUM_PATH) {
         return FERRY_PATH_REMOTE;
     }

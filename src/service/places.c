@@ -6,6 +6,7 @@
 #include "service/exec.h"
 
 #include "base/alloc.h"
+#include "base/checked.h"
 #include "base/hash.h"
 
 #include <string.h>
@@ -81,6 +82,15 @@ static const fy_held *held_of(const ferry_service *service, uint32_t receive)
     return &service->registry.held[service->registry.receives.items[receive].held];
 }
 
+/* A buffer may be longer than what it was registered with: the longest of a base counts. */
+static bool lies_in(const ferry_buffer *buffer, const ferry_region *region)
+{
+    uintptr_t base  = (uintptr_t)buffer->base;
+    uintptr_t first = (uintptr_t)region->view.base;
+    return base >= first && base - first <= region->view.bytes &&
+           buffer->bytes <= region->view.bytes - (base - first);
+}
+
 /*
  * The region of a buffer: its own, or one that the service makes where that helps. Only one buffer
  * of a pair gets one: pairs that the caller did not register are staged.
@@ -93,18 +103,19 @@ static ferry_status region_of(ferry_service *service, const fy_channel *channel,
     fy_held      *held = &service->registry.held[end->held];
     ferry_region *own  = buffer->registration;
     *region_out        = own;
-    if (own != NULL && own->transport == service->transport) {
+    if (own != NULL && own->transport == service->transport && lies_in(buffer, own)) {
         return FERRY_OK;
     }
     *region_out    = NULL;
     uint32_t can   = fy_transport_capabilities(service->transport, channel->peer);
     bool     helps = !channel->direct && (can & FERRY_CAN_REMOTE_USER_MEMORY) != 0 &&
                  held->back.base == NULL && end->run_bytes >= REGISTER_BYTES &&
-                 (service->options.paths == 0 || (service->options.paths & FERRY_PATH_REMOTE) != 0);
+                 fy_path_allowed(service, FERRY_PATH_REMOTE);
     if (!helps) {
         return FERRY_OK;
     }
-    if (held->region == NULL || held->region->view.base != buffer->base) {
+    if (held->region == NULL || held->region->view.base != buffer->base ||
+        !lies_in(buffer, held->region)) {
         ferry_region_free(held->region);
         held->region = NULL;
         ferry_status status =
@@ -185,6 +196,7 @@ static void write_spot(const ferry_buffer *buffer, uint32_t key, const ferry_reg
                        fy_pack *out)
 {
     fy_pack_number(out, (uintptr_t)buffer->base);
+    fy_pack_number(out, buffer->bytes);
     fy_pack_number(out, key == FY_NONE ? 0 : (uint64_t)key + 1);
     fy_pack_number(
         out, key == FY_NONE ? 0 : (uint64_t)((char *)buffer->base - (char *)region->view.base));
@@ -272,20 +284,47 @@ ferry_status fy_places_write(ferry_service *service, fy_channel *channel, fy_pac
  * The sender
  */
 
-static ferry_status garbled(const fy_channel *channel, ferry_error *error)
+/*
+ * What is read here ends as addresses that this rank writes to, so nothing is believed: an area is
+ * made anew and held against its buffer, a buffer against its region, and a region against what
+ * the engine that maps it knows of it.
+ */
+
+static ferry_status garbled(const fy_channel *channel, const char *what, ferry_error *error)
 {
     return fy_fail(error, FERRY_ERR_EXCHANGE,
-                   "rank %u answered with places that do not fit what is sent to it",
-                   channel->peer);
+                   "rank %u answered with places that do not fit what is sent to it: %s",
+                   channel->peer, what);
 }
 
-/* A key that cannot be imported is one that does not help: not an error. */
+/* A region of the peer's, or NULL: a key that cannot be imported does not help, and is no error. */
+static ferry_status import_key(ferry_service *service, const fy_channel *channel, const void *key,
+                               size_t n_bytes, ferry_region **region_out, ferry_error *error)
+{
+    ferry_region *region = NULL;
+    ferry_error   why;
+    if (n_bytes == 0 ||
+        ferry_region_import(service->transport, key, n_bytes, &region, &why) != FERRY_OK) {
+        return FERRY_OK;
+    }
+    if (region->view.owner != channel->peer) {
+        uint32_t owner = region->view.owner;
+        ferry_region_free(region);
+        return fy_fail(error, FERRY_ERR_EXCHANGE,
+                       "rank %u answered with the key of a region of rank %u", channel->peer,
+                       owner);
+    }
+    service->statistics.n_registrations++;
+    *region_out = region;
+    return FERRY_OK;
+}
+
 static ferry_status read_keys(ferry_service *service, fy_channel *channel, fy_reader *reader,
                               ferry_error *error)
 {
     uint64_t n = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
     if (reader->failed) {
-        return garbled(channel, error);
+        return garbled(channel, "their keys are cut short", error);
     }
     channel->keys      = fy_alloc_zeroed(n + 1, sizeof(ferry_region *));
     channel->key_bases = fy_alloc_zeroed(n + 1, sizeof(char *));
@@ -299,40 +338,75 @@ static ferry_status read_keys(ferry_service *service, fy_channel *channel, fy_re
             key[b] = (unsigned char)fy_read_number(reader, 255);
         }
         if (reader->failed) {
-            return garbled(channel, error);
+            return garbled(channel, "their keys are cut short", error);
         }
         channel->n_keys++;
-        ferry_error why;
-        if (n_bytes == 0 || ferry_region_import(service->transport, key, (size_t)n_bytes,
-                                                &channel->keys[i], &why) != FERRY_OK) {
-            channel->keys[i] = NULL;
-            continue;
+        ferry_status status =
+            import_key(service, channel, key, (size_t)n_bytes, &channel->keys[i], error);
+        if (status != FERRY_OK) {
+            return status;
         }
-        service->statistics.n_registrations++;
         channel->key_bases[i] = ferry_region_pointer(channel->keys[i], channel->peer);
     }
     return FERRY_OK;
 }
 
-static ferry_status read_dims(fy_channel *channel, fy_place *place, fy_reader *reader,
+/* The area, made anew: no two elements share a byte, and it ends where a number can say. */
+static ferry_status read_area(const fy_channel *channel, fy_reader *reader, fy_area *area_out,
                               ferry_error *error)
 {
-    place->n_dims = (uint32_t)fy_read_number(reader, FERRY_MAX_DIMS);
-    place->dims   = (uint32_t)channel->n_dims;
+    uint64_t length[FERRY_MAX_DIMS], stride[FERRY_MAX_DIMS];
+    uint64_t offset    = fy_read_number(reader, UINT64_MAX);
+    uint64_t run_bytes = fy_read_number(reader, UINT64_MAX);
+    uint64_t bytes     = fy_read_number(reader, UINT64_MAX);
+    uint32_t n_dims    = (uint32_t)fy_read_number(reader, FERRY_MAX_DIMS);
+    for (uint32_t d = 0; d < n_dims; d++) {
+        length[d] = fy_read_number(reader, UINT64_MAX);
+    }
+    for (uint32_t d = 0; d < n_dims; d++) {
+        stride[d] = fy_read_number(reader, UINT64_MAX);
+    }
+    if (reader->failed) {
+        return garbled(channel, "an area is cut short", error);
+    }
+    ferry_error why = {.message = ""};
+    if (fy_area_make(offset, run_bytes, n_dims, length, stride, area_out, &why) != FERRY_OK) {
+        return garbled(channel, why.message, error);
+    }
+    return area_out->bytes == bytes
+               ? FERRY_OK
+               : garbled(channel, "an area has other bytes than it says", error);
+}
+
+static ferry_status keep_area(fy_channel *channel, fy_place *place, const fy_area *area,
+                              ferry_error *error)
+{
     if (!fy_reserve((void **)&channel->dims, &channel->dims_capacity,
-                    channel->n_dims + 2 * (size_t)place->n_dims + 1, sizeof *channel->dims)) {
+                    channel->n_dims + 2 * (size_t)area->n_dims + 1, sizeof *channel->dims)) {
         return fy_fail_no_memory(error, "places of tasks");
     }
-    for (uint32_t d = 0; d < 2 * place->n_dims; d++) {
-        channel->dims[channel->n_dims++] = fy_read_number(reader, UINT64_MAX);
+    place->offset    = area->offset;
+    place->run_bytes = area->run_bytes;
+    place->bytes     = area->bytes;
+    place->n_dims    = area->n_dims;
+    place->dims      = (uint32_t)channel->n_dims;
+    for (uint32_t d = 0; d < area->n_dims; d++) {
+        channel->dims[channel->n_dims + d]                = area->length[d];
+        channel->dims[channel->n_dims + area->n_dims + d] = area->stride[d];
     }
+    channel->n_dims += 2 * (size_t)area->n_dims;
     return FERRY_OK;
 }
 
+/* Ascending, so that no byte is sent twice. */
 static ferry_status read_ranges(fy_channel *channel, fy_place *place, fy_reader *reader,
                                 ferry_error *error)
 {
-    uint64_t n         = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
+    uint64_t n  = fy_read_number(reader, (uint64_t)(reader->end - reader->at));
+    uint64_t at = 0;
+    if (reader->failed) {
+        return garbled(channel, "more ranges are wanted of a task than are told", error);
+    }
     place->first_range = (uint32_t)channel->n_ranges;
     place->n_ranges    = (uint32_t)n;
     if (!fy_reserve((void **)&channel->ranges, &channel->range_capacity,
@@ -341,46 +415,98 @@ static ferry_status read_ranges(fy_channel *channel, fy_place *place, fy_reader 
     }
     for (uint64_t i = 0; i < n; i++) {
         uint64_t first = fy_read_number(reader, place->bytes);
-        uint64_t bytes = fy_read_number(reader, place->bytes - (reader->failed ? 0 : first));
+        uint64_t bytes = fy_read_number(reader, place->bytes - first);
+        if (reader->failed || first < at) {
+            return garbled(channel, "the bytes that are wanted of a task are not its own", error);
+        }
+        at                                   = first + bytes;
         channel->ranges[channel->n_ranges++] = (fy_range){.first = first, .bytes = bytes};
     }
     return FERRY_OK;
 }
 
-static void read_spot(ferry_service *service, const fy_channel *channel, fy_reader *reader,
-                      fy_spot *spot)
+/* A buffer of the peer's: within its region, and as long as what is put there reaches. */
+static ferry_status read_spot(ferry_service *service, const fy_channel *channel, fy_reader *reader,
+                              fy_spot *spot, ferry_error *error)
 {
+    uint64_t end;
     spot->address    = fy_read_number(reader, UINT64_MAX);
+    spot->bytes      = fy_read_number(reader, UINT64_MAX);
     uint64_t key     = fy_read_number(reader, channel->n_keys);
     spot->key        = key == 0 ? FY_NONE : (uint32_t)key - 1;
     spot->key_offset = fy_read_number(reader, UINT64_MAX);
+    if (reader->failed || !fy_add(spot->address, spot->bytes, &end)) {
+        return garbled(channel, "a buffer is cut short, or ends beyond all memory", error);
+    }
+    const ferry_region *region = spot->key == FY_NONE ? NULL : channel->keys[spot->key];
+    if (region != NULL &&
+        (!fy_add(spot->key_offset, spot->bytes, &end) || end > ferry_region_bytes(region))) {
+        return fy_fail(error, FERRY_ERR_EXCHANGE,
+                       "rank %u answered with a place of %llu bytes at byte %llu of a region that "
+                       "has %llu",
+                       channel->peer, (unsigned long long)spot->bytes,
+                       (unsigned long long)spot->key_offset,
+                       (unsigned long long)ferry_region_bytes(region));
+    }
     if (fy_transport_shares_pointers(service->transport, channel->peer)) {
         spot->mapped = (char *)(uintptr_t)spot->address; /* a thread of this process */
-    } else if (spot->key != FY_NONE && channel->key_bases[spot->key] != NULL) {
+    } else if (region != NULL && channel->key_bases[spot->key] != NULL) {
         spot->mapped = channel->key_bases[spot->key] + spot->key_offset;
     }
+    return FERRY_OK;
+}
+
+static ferry_status check_reach(const fy_channel *channel, const fy_area *area,
+                                const fy_place *place, ferry_error *error)
+{
+    uint64_t begin, end;
+    fy_area_hull(area, &begin, &end);
+    for (uint32_t i = 0; i < 2; i++) {
+        if (end > place->spots[i].bytes) {
+            return fy_fail(error, FERRY_ERR_EXCHANGE,
+                           "rank %u answered with a place that reaches to byte %llu of a buffer "
+                           "of %llu bytes",
+                           channel->peer, (unsigned long long)end,
+                           (unsigned long long)place->spots[i].bytes);
+        }
+    }
+    return FERRY_OK;
+}
+
+/* As many bytes as the send has, or what is passed on of a receive. */
+static bool has_bytes(const ferry_service *service, const fy_channel *channel, uint32_t index,
+                      uint64_t bytes)
+{
+    return index >= channel->n_sends ||
+           service->registry.sends.items[channel->first_send + index].bytes == bytes;
 }
 
 static ferry_status read_place(ferry_service *service, fy_channel *channel, uint32_t index,
                                fy_reader *reader, ferry_error *error)
 {
-    fy_place *place = &channel->places[index];
-    read_spot(service, channel, reader, &place->spots[0]);
-    read_spot(service, channel, reader, &place->spots[1]);
-    place->offset       = fy_read_number(reader, UINT64_MAX);
-    place->run_bytes    = fy_read_number(reader, UINT64_MAX);
-    place->bytes        = fy_read_number(reader, UINT64_MAX);
-    ferry_status status = read_dims(channel, place, reader, error);
+    fy_place    *place  = &channel->places[index];
+    fy_area      area   = {0};
+    ferry_status status = FERRY_OK;
+    for (uint32_t i = 0; status == FERRY_OK && i < 2; i++) {
+        status = read_spot(service, channel, reader, &place->spots[i], error);
+    }
+    if (status == FERRY_OK) {
+        status = read_area(channel, reader, &area, error);
+    }
+    if (status == FERRY_OK && !has_bytes(service, channel, index, area.bytes)) {
+        status = garbled(channel, "a task has other bytes there", error);
+    }
+    if (status == FERRY_OK) {
+        status = check_reach(channel, &area, place, error);
+    }
+    if (status == FERRY_OK) {
+        status = keep_area(channel, place, &area, error);
+    }
     if (status == FERRY_OK) {
         status = read_ranges(channel, place, reader, error);
     }
     if (status != FERRY_OK) {
         return status;
-    }
-    if (reader->failed ||
-        (index < channel->n_sends &&
-         service->registry.sends.items[channel->first_send + index].bytes != place->bytes)) {
-        return garbled(channel, error);
     }
     uint64_t source_run = index < channel->n_sends
                               ? service->registry.sends.items[channel->first_send + index].run_bytes
@@ -389,21 +515,37 @@ static ferry_status read_place(ferry_service *service, fy_channel *channel, uint
     return FERRY_OK;
 }
 
+/*
+ * The ring, which lies in memory that is not there yet: fy_staging_make holds it against that. No
+ * slots and no payload is a receiver without room, of whom nothing is staged.
+ */
+static ferry_status read_ring(fy_channel *channel, fy_reader *reader, ferry_error *error)
+{
+    channel->theirs      = (uint32_t)fy_read_number(reader, UINT32_MAX);
+    channel->out_ring    = fy_read_number(reader, UINT64_MAX);
+    channel->out_slots   = (uint32_t)fy_read_number(reader, MOST_SLOTS);
+    channel->out_payload = fy_read_number(reader, MOST_PAYLOAD);
+    if (reader->failed || (channel->out_slots == 0) != (channel->out_payload == 0) ||
+        channel->out_payload % LEAST_PAYLOAD != 0 || channel->out_ring % FY_SLOT_HEAD_BYTES != 0) {
+        return garbled(channel, "its slots are none that can be used", error);
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_places_read(ferry_service *service, fy_channel *channel, const fy_pack *in,
                             ferry_error *error)
 {
-    fy_reader reader     = {.at = in->bytes, .end = in->bytes + in->used};
-    channel->theirs      = (uint32_t)fy_read_number(&reader, UINT32_MAX);
-    channel->out_ring    = fy_read_number(&reader, UINT64_MAX);
-    channel->out_slots   = (uint32_t)fy_read_number(&reader, MOST_SLOTS);
-    channel->out_payload = fy_read_number(&reader, MOST_PAYLOAD);
-    ferry_status status  = read_keys(service, channel, &reader, error);
+    fy_reader    reader = {.at = in->bytes, .end = in->bytes + in->used};
+    ferry_status status = read_ring(channel, &reader, error);
+    if (status == FERRY_OK) {
+        status = read_keys(service, channel, &reader, error);
+    }
     if (status != FERRY_OK) {
         return status;
     }
     uint64_t n = fy_read_number(&reader, UINT32_MAX);
-    if (reader.failed || n != channel->n_sends + channel->n_relayed_sends) {
-        return garbled(channel, error);
+    if (reader.failed || n != (uint64_t)channel->n_sends + channel->n_relayed_sends) {
+        return garbled(channel, "there are more or fewer than tasks", error);
     }
     channel->places = fy_alloc_zeroed((size_t)n + 1, sizeof *channel->places);
     if (channel->places == NULL) {
@@ -413,5 +555,7 @@ ferry_status fy_places_read(ferry_service *service, fy_channel *channel, const f
     for (uint32_t i = 0; status == FERRY_OK && i < channel->n_places; i++) {
         status = read_place(service, channel, i, &reader, error);
     }
-    return status == FERRY_OK && reader.at != reader.end ? garbled(channel, error) : status;
+    return status == FERRY_OK && reader.at != reader.end
+               ? garbled(channel, "something follows the last of them", error)
+               : status;
 }

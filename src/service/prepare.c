@@ -211,7 +211,7 @@ static ferry_status prepare(ferry_service *service, ferry_error *why)
         status = converse(service, status, why, fy_manifest_write, fy_manifest_read);
     }
     if (status == FERRY_OK) {
-        status = fy_relays_wait(service, why);
+        status = fy_arrivals_check(service, why);
     }
     if (status == FERRY_OK) {
         status = make_team(service, &all, why);

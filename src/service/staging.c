@@ -7,6 +7,7 @@
 #include "service/exec.h"
 
 #include "base/alloc.h"
+#include "base/checked.h"
 #include "transport/agree.h"
 
 #include <string.h>
@@ -147,14 +148,58 @@ static ferry_status provide(ferry_service *service, ferry_region **region, uint6
     return status;
 }
 
-static void find_rings(ferry_service *service)
+static bool has_staged(const fy_channel *channel)
+{
+    for (size_t i = 0; i < channel->out.n_items; i++) {
+        if (channel->out.items[i].path == FERRY_PATH_STAGED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool lies_in(const ferry_region *region, uint64_t first, uint64_t bytes)
+{
+    uint64_t end;
+    return fy_add(first, bytes, &end) && end <= ferry_region_bytes(region);
+}
+
+/* What a peer said of its words, slots and hashes, now that the memory is there that they lie in.
+ */
+static ferry_status check_channel(const ferry_service *service, const fy_channel *channel,
+                                  ferry_error *error)
+{
+    uint64_t ring   = channel->out_slots * (channel->out_payload + FY_SLOT_HEAD_BYTES);
+    uint64_t words  = FY_WORDS * sizeof(uint64_t);
+    uint64_t hashes = channel->out.n_parts * sizeof(uint64_t);
+    if (!lies_in(service->control, fy_word_offset(channel->theirs, 0), words) ||
+        (has_staged(channel) && !lies_in(service->slots, channel->out_ring, ring)) ||
+        (service->exec->hashes != NULL &&
+         (channel->out_hashes % sizeof(uint64_t) != 0 ||
+          !lies_in(service->hashes, channel->out_hashes, hashes)))) {
+        return fy_fail(error, FERRY_ERR_EXCHANGE,
+                       "rank %u answered with slots, words or hashes that lie outside of the "
+                       "memory that it shares with rank %u",
+                       channel->peer, service->world->rank);
+    }
+    return FERRY_OK;
+}
+
+/* Where the rings of peers are mapped here, if they are. */
+static ferry_status find_rings(ferry_service *service, ferry_error *error)
 {
     fy_exec *exec = service->exec;
-    for (uint32_t c = 0; service->slots != NULL && c < exec->n_channels; c++) {
-        fy_channel *channel = &exec->channels[c];
-        char       *base    = ferry_region_pointer(service->slots, channel->peer);
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        fy_channel  *channel = &exec->channels[c];
+        ferry_status status  = check_channel(service, channel, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        char *base =
+            has_staged(channel) ? ferry_region_pointer(service->slots, channel->peer) : NULL;
         channel->out_mapped = base == NULL ? NULL : base + channel->out_ring;
     }
+    return FERRY_OK;
 }
 
 static ferry_status exchange_hash_places(ferry_service *service, ferry_error *error)
@@ -174,6 +219,11 @@ static ferry_status exchange_hash_places(ferry_service *service, ferry_error *er
     for (uint32_t c = 0; status == FERRY_OK && c < exec->n_channels; c++) {
         fy_reader reader             = {.at = in[c].bytes, .end = in[c].bytes + in[c].used};
         exec->channels[c].out_hashes = fy_read_number(&reader, UINT64_MAX);
+        if (reader.failed || reader.at != reader.end) {
+            status = fy_fail(&why, FERRY_ERR_EXCHANGE,
+                             "rank %u did not say where the hashes of its items go",
+                             exec->channels[c].peer);
+        }
     }
     for (uint32_t c = 0; out != NULL && c < 2 * exec->n_channels; c++) {
         fy_pack_cleanup(&out[c]);
@@ -225,15 +275,21 @@ ferry_status fy_staging_make(ferry_service *service, ferry_error *error)
     if (status == FERRY_OK && most.hashes > 0) {
         status = provide(service, &service->hashes, most.hashes, error);
     }
-    if (status == FERRY_OK && most.hashes > 0) {
-        status = exchange_hash_places(service, error);
+    if (status != FERRY_OK) {
+        return status; /* on all ranks */
+    }
+    if (most.hashes > 0) {
+        status = exchange_hash_places(service, &why);
     }
     if (status == FERRY_OK) {
-        find_rings(service);
-        service->statistics.staging_bytes = ferry_region_bytes(service->slots);
-        status                            = connect_peers(service, error);
+        status = find_rings(service, &why);
     }
-    return status;
+    status = fy_agree(service->world, status, &why);
+    if (status != FERRY_OK) {
+        return fy_fail(error, status, "%s", why.message);
+    }
+    service->statistics.staging_bytes = ferry_region_bytes(service->slots);
+    return connect_peers(service, error);
 }
 
 void fy_staging_free(ferry_service *service)

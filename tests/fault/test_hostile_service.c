@@ -1,0 +1,581 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages between the two ends of a pair that a peer, or whoever builds another release, got
+ * wrong: what a rank is about to read of places, items and hashes is changed, number by number, cut
+ * short or made longer. Scheduling ends in an error, or the run does, or every byte is right. The
+ * program stands in front of fy_pairs_exchange; run it under a sanitizer, too.
+ *
+ *     test_hostile_service [--long] [--seed N]
+ */
+#include "service/exec.h"
+
+#include "support/check.h"
+#include "support/random.h"
+
+#include <ferry/ferry.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum {
+    N_RANKS     = 2,
+    VICTIM      = 0,
+    N_EXCHANGES = 3,
+    ROWS        = 40,
+    ROW_BYTES   = 96,
+    LARGE_BYTES = 160 << 10
+};
+
+/* What is done to one message. A number is one of those that the message is made of. */
+typedef enum harm { SET_NUMBER, FLIP_BIT, CUT, EXTEND } harm;
+
+typedef struct attack {
+    uint32_t exchange; /* places, items, hashes */
+    harm     kind;
+    size_t   at;
+    uint64_t value;
+} attack;
+
+/* How the ranks reach each other; on threads pointers are trusted, so none of those is a row. */
+typedef struct way {
+    const char *name;
+    const char *engines;
+    bool        processes; /* a world as processes make it, so that memory is mapped by keys */
+    uint32_t    paths, checksum;
+} way;
+
+static const way ways[] = {
+    {"slots", "strict:inproc", false, FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE},
+    {"hashes", "strict:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_END},
+    {"puts", "delay=1us:inproc", false, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE},
+    {"mapped", "shm", true, FERRY_PATH_ALL, FERRY_CHECKSUM_NONE},
+    {"mapped slots", "shm", true, FERRY_PATH_STAGED, FERRY_CHECKSUM_PATH},
+};
+
+typedef struct rank_state {
+    const way     *how;
+    const char    *path; /* where ranks that count as processes meet */
+    ferry_world   *world;
+    uint32_t       rank;
+    ferry_service *service;
+    ferry_buffer   memory[2]; /* source, target */
+    ferry_status   scheduled, ran;
+    ferry_error    error;
+    bool           is_wrong; /* a run that succeeded brought wrong bytes */
+    pthread_t      thread;
+} rank_state;
+
+static const attack *current;                                      /* NULL: none */
+static uint32_t      n_passed;                                     /* exchanges of the victim */
+static size_t        n_numbers[N_EXCHANGES], n_bytes[N_EXCHANGES]; /* of an unharmed message */
+static uint64_t      places[256]; /* the numbers of the unharmed first message */
+static bool          was_harmed;
+static uint64_t      was; /* the number that was set */
+
+ferry_status __real_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
+                                      ferry_error *error);
+ferry_status __wrap_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
+                                      ferry_error *error);
+
+static size_t count_numbers(const fy_pack *message)
+{
+    fy_reader reader = {.at = message->bytes, .end = message->bytes + message->used};
+    size_t    n      = 0;
+    while (reader.at < reader.end) {
+        fy_read_number(&reader, UINT64_MAX);
+        n++;
+    }
+    return n;
+}
+
+static void keep_places(const fy_pack *message)
+{
+    fy_reader reader = {.at = message->bytes, .end = message->bytes + message->used};
+    for (size_t i = 0; n_passed == 0 && reader.at < reader.end && i < COUNT_OF(places); i++) {
+        places[i] = fy_read_number(&reader, UINT64_MAX);
+    }
+}
+
+static void set_number(fy_pack *message, size_t at, uint64_t value)
+{
+    fy_pack   changed = {0};
+    fy_reader reader  = {.at = message->bytes, .end = message->bytes + message->used};
+    for (size_t i = 0; reader.at < reader.end; i++) {
+        uint64_t number = fy_read_number(&reader, UINT64_MAX);
+        if (i == at) {
+            was        = number;
+            was_harmed = number != value;
+        }
+        fy_pack_number(&changed, i == at ? value : number);
+    }
+    fy_pack_cleanup(message);
+    *message = changed;
+}
+
+static void harm_message(const attack *a, fy_pack *message)
+{
+    switch (a->kind) {
+    case SET_NUMBER:
+        set_number(message, a->at, a->value);
+        return;
+    case FLIP_BIT:
+        message->bytes[a->at / 8 % message->used] ^= (unsigned char)(1 << a->at % 8);
+        break;
+    case CUT:
+        message->used = a->at % message->used;
+        break;
+    default:
+        fy_pack_number(message, a->value);
+    }
+    was_harmed = true;
+}
+
+ferry_status __wrap_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
+                                      ferry_error *error)
+{
+    ferry_status status = __real_fy_pairs_exchange(service, out, in, error);
+    if (status != FERRY_OK || ferry_service_my_pe(service) != VICTIM) {
+        return status;
+    }
+    if (current == NULL) {
+        n_numbers[n_passed] = count_numbers(&in[0]);
+        n_bytes[n_passed]   = in[0].used;
+        keep_places(&in[0]);
+    } else if (current->exchange == n_passed) {
+        harm_message(current, &in[0]);
+    }
+    n_passed++;
+    return FERRY_OK;
+}
+
+/*
+ * The ranks
+ */
+
+static unsigned char byte_at(uint32_t rank, size_t i)
+{
+    return (unsigned char)(rank * 100 + i * 7 + i / 251);
+}
+
+enum { BUFFER_BYTES = 2 * ROWS * ROW_BYTES + 64 + LARGE_BYTES };
+
+static ferry_box rows_of(const ferry_buffer *buffer)
+{
+    ferry_box box = FERRY_BOX_INIT;
+    box.buffer    = *buffer;
+    box.name      = "every other row";
+    box.n_dims    = 2;
+    box.length[0] = ROWS;
+    box.length[1] = ROW_BYTES;
+    box.stride[0] = 2 * (uint64_t)ROW_BYTES;
+    box.stride[1] = 1;
+    return box;
+}
+
+/* To the other rank and from it: every other row, a few bytes, and much in one piece. */
+static ferry_status register_all(rank_state *me)
+{
+    uint32_t       peer   = 1 - me->rank;
+    uint64_t       small  = 2 * ROWS * ROW_BYTES;
+    ferry_box      source = rows_of(&me->memory[0]);
+    ferry_box      target = rows_of(&me->memory[1]);
+    ferry_service *s      = me->service;
+    ferry_error   *e      = &me->error;
+    ferry_status   status = ferry_service_register_send_box(s, 1, &source, peer, e);
+    if (status == FERRY_OK) {
+        status = ferry_service_register_receive_box(s, 1, &target, peer, e);
+    }
+    for (uint64_t task = 2; task < 4; task++) {
+        uint64_t first = task == 2 ? small : small + 64;
+        uint64_t bytes = task == 2 ? 64 : (uint64_t)LARGE_BYTES;
+        if (status == FERRY_OK) {
+            status = ferry_service_register_send(s, task, &me->memory[0], first, bytes, peer, e);
+        }
+        if (status == FERRY_OK) {
+            status = ferry_service_register_receive(s, task, &me->memory[1], first, bytes, peer, e);
+        }
+    }
+    return status;
+}
+
+static bool is_target(size_t i)
+{
+    return i >= 2 * ROWS * ROW_BYTES || i / ROW_BYTES % 2 == 0;
+}
+
+static void check_bytes(rank_state *me)
+{
+    const unsigned char *bytes = me->memory[1].base;
+    for (size_t i = 0; i < BUFFER_BYTES; i++) {
+        unsigned char wanted = is_target(i) ? byte_at(1 - me->rank, i) : 0xee;
+        me->is_wrong         = me->is_wrong || bytes[i] != wanted;
+    }
+}
+
+static ferry_status use_service(rank_state *me)
+{
+    ferry_status status = ferry_service_init(me->service, FERRY_LOG_OFF, &me->error);
+    for (int i = 0; status == FERRY_OK && i < 2; i++) {
+        status = ferry_memory_alloc(ferry_service_transport(me->service), BUFFER_BYTES,
+                                    &me->memory[i], &me->error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    for (size_t i = 0; i < BUFFER_BYTES; i++) {
+        ((unsigned char *)me->memory[0].base)[i] = byte_at(me->rank, i);
+    }
+    memset(me->memory[1].base, 0xee, BUFFER_BYTES);
+    status = register_all(me);
+    if (status == FERRY_OK) {
+        status = me->scheduled = ferry_service_schedule(me->service, &me->error);
+    }
+    if (status == FERRY_OK) {
+        status = me->ran = ferry_service_run(me->service, &me->error);
+    }
+    if (status == FERRY_OK) {
+        check_bytes(me);
+    }
+    return status;
+}
+
+static void *run_rank(void *argument)
+{
+    rank_state           *me      = argument;
+    ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
+    ferry_world_options   of      = FERRY_WORLD_OPTIONS_INIT;
+    ferry_status          status  = FERRY_OK;
+    of.deadline_seconds           = 5;
+    if (me->how->processes) {
+        status =
+            ferry_world_create_from_file(me->path, me->rank, N_RANKS, &of, &me->world, &me->error);
+    }
+    options.engines    = me->how->engines;
+    options.paths      = me->how->paths;
+    options.checksum   = me->how->checksum;
+    options.n_threads  = 1;
+    options.memory_cap = 1 << 20;
+    options.slot_bytes = 16 << 10;
+    if (status == FERRY_OK) {
+        status = ferry_service_create(me->world, &options, &me->service, &me->error);
+    }
+    if (status == FERRY_OK) {
+        status = use_service(me);
+    }
+    if (status != FERRY_OK && me->world != NULL) {
+        ferry_world_abort(me->world, "it is over"); /* nobody waits for who has given up */
+    }
+    ferry_memory_free(&me->memory[0]);
+    ferry_memory_free(&me->memory[1]);
+    ferry_service_destroy(me->service);
+    ferry_world_destroy(me->world);
+    return NULL;
+}
+
+static void run_attack(const way *how, const attack *a, rank_state ranks[N_RANKS])
+{
+    ferry_world        *worlds[N_RANKS] = {NULL};
+    ferry_world_options options         = FERRY_WORLD_OPTIONS_INIT;
+    ferry_error         error;
+    char                folder[] = "/tmp/ferry-hostile-XXXXXX";
+    char                path[64];
+    options.deadline_seconds = 5;
+    current                  = a;
+    n_passed                 = 0;
+    was_harmed               = false;
+    if (how->processes) {
+        assert_non_null(mkdtemp(folder));
+        snprintf(path, sizeof path, "%s/ranks", folder);
+    } else {
+        must(ferry_world_create_threads(N_RANKS, &options, worlds, &error), &error);
+    }
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        ranks[r] = (rank_state){.how       = how,
+                                .path      = path,
+                                .rank      = r,
+                                .world     = worlds[r],
+                                .scheduled = FERRY_ERR_STOPPED,
+                                .ran       = FERRY_ERR_STOPPED};
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]), 0);
+    }
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        pthread_join(ranks[r].thread, NULL);
+    }
+    if (how->processes) {
+        unlink(path);
+        rmdir(folder);
+    }
+}
+
+static void describe(const way *how, const attack *a, char text[160])
+{
+    static const char *const kinds[] = {"number %zu becomes %llu", "bit %zu is flipped",
+                                        "cut at %zu (%llu)", "longer at %zu by %llu"};
+    int                      n = snprintf(text, 160, "%s: message %u: ", how->name, a->exchange);
+    snprintf(text + n, 160 - (size_t)n, kinds[a->kind], a->at, (unsigned long long)a->value);
+}
+
+static bool is_path(uint64_t number)
+{
+    return number == FERRY_PATH_MAPPED || number == FERRY_PATH_ATTACH ||
+           number == FERRY_PATH_REMOTE || number == FERRY_PATH_STAGED;
+}
+
+/*
+ * Nobody but hashes can know that a peer lies about where its own bytes belong, within what is its
+ * own, or which way it has sent bytes.
+ */
+static bool is_excused(const way *how, const attack *a, uint32_t rank)
+{
+    bool own  = a->exchange == 0 && rank != VICTIM;
+    bool sent = a->exchange == 1 && a->kind == SET_NUMBER && is_path(was) && is_path(a->value);
+    return how->checksum == FERRY_CHECKSUM_NONE && (own || sent);
+}
+
+/* Both ranks have an error or neither; who succeeds has the right bytes. */
+static void check_attack(const way *how, const attack *a)
+{
+    static rank_state ranks[N_RANKS];
+    char              text[160];
+    run_attack(how, a, ranks);
+    describe(how, a, text);
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        const rank_state *me = &ranks[r];
+        check_at(!me->is_wrong || is_excused(how, a, r), "%s: rank %u has wrong bytes", text, r);
+        check_at(me->scheduled != FERRY_ERR_STOPPED, "%s: rank %u: %s", text, r, me->error.message);
+        check_at((me->scheduled == FERRY_OK) == (ranks[0].scheduled == FERRY_OK),
+                 "%s: rank %u: schedule: %s: %s", text, r, ferry_status_name(me->scheduled),
+                 me->error.message);
+        check_at(me->scheduled == FERRY_OK || strlen(me->error.message) > 10, "%s: no sentence",
+                 text);
+        check_at(me->scheduled != FERRY_OK || (me->ran == FERRY_OK) == (ranks[0].ran == FERRY_OK),
+                 "%s: rank %u: run: %s: %s", text, r, ferry_status_name(me->ran),
+                 me->error.message);
+    }
+}
+
+/* The messages of a schedule that nobody harms: how many numbers and bytes they have. */
+static uint32_t measure(const way *how)
+{
+    static rank_state ranks[N_RANKS];
+    run_attack(how, NULL, ranks);
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        check_at(ranks[r].ran == FERRY_OK && !ranks[r].is_wrong, "%s: rank %u: %s", how->name, r,
+                 ranks[r].error.message);
+    }
+    return n_passed;
+}
+
+static uint64_t odd_value(uint64_t *random)
+{
+    static const uint64_t values[] = {0,
+                                      1,
+                                      2,
+                                      63,
+                                      64,
+                                      255,
+                                      4096,
+                                      UINT32_MAX - 1,
+                                      UINT32_MAX,
+                                      UINT64_C(1) << 40,
+                                      UINT64_C(1) << 63,
+                                      UINT64_MAX - 63,
+                                      UINT64_MAX};
+    uint32_t              which    = random_below(random, COUNT_OF(values) + 2);
+    return which < COUNT_OF(values) ? values[which] : random_below(random, 1 << 20);
+}
+
+static uint64_t first_seed = 1;
+static uint32_t n_tries    = 40;
+
+static void test_any_harm(void **state)
+{
+    (void)state;
+    uint64_t random = first_seed;
+    uint32_t n_done = 0;
+    for (size_t w = 0; w < COUNT_OF(ways); w++) {
+        uint32_t n_exchanges = measure(&ways[w]);
+        assert_in_range(n_exchanges, 2, N_EXCHANGES);
+        for (uint32_t i = 0; i < n_tries; i++) {
+            attack a = {.exchange = i % n_exchanges,
+                        .kind     = i / n_exchanges % 4 == 3
+                                        ? (harm)(FLIP_BIT + random_below(&random, 3))
+                                        : SET_NUMBER};
+            a.value  = odd_value(&random);
+            a.at     = a.kind == SET_NUMBER ? random_below(&random, (uint32_t)n_numbers[a.exchange])
+                                            : random_below(&random, 8 * (uint32_t)n_bytes[a.exchange]);
+            check_attack(&ways[w], &a);
+            n_done += was_harmed;
+        }
+    }
+    assert_true(n_done > n_tries * COUNT_OF(ways) / 2);
+}
+
+/*
+ * What each number of the first message must be held against
+ */
+
+/* The first numbers; behind the keys come those of the first task's place, one by one. */
+enum field {
+    CHANNEL,
+    RING,
+    SLOTS,
+    PAYLOAD,
+    N_KEYS,
+    ADDRESS,
+    LENGTH_OF_BUFFER,
+    KEY,
+    KEY_OFFSET,
+    OFFSET,
+    RUN_BYTES,
+    BYTES,
+    N_DIMS,
+    FIRST_LENGTH,
+    FIRST_STRIDE,
+    N_RANGES,
+    FIRST_WANTED,
+    BYTES_WANTED,
+    /* The first numbers of the second message, and of its first item and part. */
+    ITEMS_CHANNEL,
+    N_ITEMS,
+    PATH,
+    SLOT,
+    ORDER,
+    N_PARTS,
+    PLACE,
+    FIRST_BYTE,
+    PART_BYTES
+};
+
+/* Of a place with one dimension and one range. */
+static size_t index_of(enum field field)
+{
+    size_t at = N_KEYS + 1;
+    if (field >= ITEMS_CHANNEL) {
+        return field - ITEMS_CHANNEL;
+    }
+    for (uint64_t key = 0; key < places[N_KEYS]; key++) {
+        at += 1 + (size_t)places[at];
+    }
+    if (field <= N_KEYS) {
+        return field;
+    }
+    at += 1; /* how many places */
+    return field < OFFSET ? at + (field - ADDRESS) : at + 8 + (field - OFFSET);
+}
+
+typedef struct lie {
+    const char *name;
+    enum field  field;
+    uint64_t    value;
+    const char *says;
+} lie;
+
+static const lie lies[] = {
+    {"words of another pair", CHANNEL, 99, "another pair"},
+    {"a ring outside of the memory for slots", RING, UINT64_C(1) << 40, "slots, words or hashes"},
+    {"a ring that ends beyond all numbers", RING, UINT64_MAX - 63, "slots, words or hashes"},
+    {"a ring between two lines", RING, 8, "slots are none"},
+    {"no slots, with a payload", SLOTS, 0, "slots are none"},
+    {"slots without a payload", PAYLOAD, 0, "slots are none"},
+    {"a payload that no line ends", PAYLOAD, 100, "slots are none"},
+    {"slots that reach behind the ring", PAYLOAD, 128 << 10, "slots are none"},
+    {"more keys than bytes", N_KEYS, UINT64_MAX, "keys are cut short"},
+    {"a buffer beyond all memory", LENGTH_OF_BUFFER, UINT64_MAX, "beyond all memory"},
+    {"a buffer that is longer than its region", LENGTH_OF_BUFFER, UINT64_C(1) << 40,
+     "of a region that has"},
+    {"a buffer that is shorter than the area", LENGTH_OF_BUFFER, 1, "of a buffer of 1 bytes"},
+    {"a key that is not there", KEY, 1000, "cut short"},
+    {"a key offset far outside of the region", KEY_OFFSET, UINT64_C(1) << 40,
+     "at byte 1099511627776 of a region"},
+    {"a key offset that ends beyond all numbers", KEY_OFFSET, UINT64_MAX, "of a region"},
+    {"an area behind the buffer", OFFSET, UINT64_C(1) << 40, "of a buffer of"},
+    {"an area that ends beyond all numbers", OFFSET, UINT64_MAX, "beyond 2^64"},
+    {"a run of no bytes", RUN_BYTES, 0, "other bytes"},
+    {"a longer run", RUN_BYTES, ROW_BYTES + 1, "other bytes"},
+    {"other bytes", BYTES, 5, "other bytes"},
+    {"more dimensions than there are", N_DIMS, 9, "cut short"},
+    {"a dimension of no elements", FIRST_LENGTH, 0, "other bytes"},
+    {"a dimension that is too long", FIRST_LENGTH, UINT64_C(1) << 60, "beyond 2^64"},
+    {"rows that share bytes", FIRST_STRIDE, 1, "share bytes"},
+    {"rows that reach behind the buffer", FIRST_STRIDE, 1 << 20, "of a buffer of"},
+    {"more ranges than bytes", N_RANGES, UINT64_MAX, "more ranges"},
+    {"a range that begins behind the task", FIRST_WANTED, UINT64_C(1) << 40, "not its own"},
+    {"a range that ends behind the task", BYTES_WANTED, UINT64_C(1) << 40, "not its own"},
+    {"items of another pair", ITEMS_CHANNEL, 99, "another pair"},
+    {"fewer items", N_ITEMS, 0, "something follows"},
+    {"more items", N_ITEMS, 2000, "cut short"},
+    {"an item that takes no path", PATH, 0, "no path"},
+    {"an item that takes two paths", PATH, FERRY_PATH_STAGED | FERRY_PATH_MAPPED, "no path"},
+    {"an item that stays with its rank", PATH, FERRY_PATH_LOCAL, "no path"},
+    {"a path that the options rule out", PATH, FERRY_PATH_REMOTE, "no path"},
+    {"a slot that is another's turn", SLOT, 1, "into its slot"},
+    {"a slot behind the last", SLOT, 1000, "into its slot"},
+    {"an item of nothing", N_PARTS, 0, "no parts"},
+    {"a part of no task", PLACE, 1000, "of no task"},
+    {"a part that begins behind its task", FIRST_BYTE, UINT64_MAX, "no part of its task"},
+    {"a part that ends behind its task", PART_BYTES, UINT64_MAX, "no part of its task"},
+    {"a part of nothing", PART_BYTES, 0, "no part of its task"},
+    {"a byte that nobody brings", PART_BYTES, ROWS *ROW_BYTES - 1, "do not bring each byte of task"},
+};
+
+static const way *way_named(const char *name)
+{
+    size_t i = 0;
+    while (strcmp(ways[i].name, name) != 0) {
+        i++;
+    }
+    return &ways[i];
+}
+
+static void check_lie(const way *how, const lie *its)
+{
+    static rank_state ranks[N_RANKS];
+    attack            a = {.exchange = its->field >= ITEMS_CHANNEL,
+                           .kind     = SET_NUMBER,
+                           .at       = index_of(its->field),
+                           .value    = its->value};
+    run_attack(how, &a, ranks);
+    check_row(its->name, was_harmed);
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        check_status(its->name, FERRY_ERR_EXCHANGE, ranks[r].scheduled, &ranks[r].error);
+        check_says(its->name, its->says, &ranks[r].error);
+        check_says(its->name, "rank 1 a", &ranks[r].error);
+    }
+}
+
+/* Rings matter where there are slots; areas where the sender writes by itself. */
+static void test_lies(void **state)
+{
+    (void)state;
+    for (int staged = 0; staged < 2; staged++) {
+        const way *how = way_named(staged ? "mapped slots" : "mapped");
+        measure(how);
+        assert_int_equal(places[index_of(N_DIMS)], 1);
+        assert_int_equal(places[index_of(RUN_BYTES)], ROW_BYTES);
+        assert_int_equal(places[index_of(LENGTH_OF_BUFFER)], BUFFER_BYTES);
+        assert_int_equal(places[index_of(N_RANGES)], 1);
+        for (size_t i = 0; i < COUNT_OF(lies); i++) {
+            bool needs_slots = lies[i].field <= PAYLOAD || lies[i].field >= ITEMS_CHANNEL;
+            if (needs_slots == (staged != 0)) {
+                check_lie(how, &lies[i]);
+            }
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--long") == 0) {
+            n_tries = 2000;
+        } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+            first_seed = strtoull(argv[++i], NULL, 10);
+        }
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lies),
+                                       cmocka_unit_test(test_any_harm)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
