@@ -175,9 +175,10 @@ FERRY_API ferry_status ferry_service_rebind(ferry_service *service, const ferry_
 /*
  * Collective: one run, from begin to end; sources may change again and destinations are complete
  * when it returns FERRY_OK. It is a version, numbered from 1 on. After an error the destinations'
- * states say what holds, and nobody writes to them any more, but for what the kernel or a network
- * is moving at that moment: keep the memory until the service is finalized. A service whose world
- * lives can run again.
+ * states say what holds. A service whose world lives can run again. Where the world has failed, a
+ * rank that is stopped may still be in the middle of a copy: that ends with ferry_world_shrink,
+ * after which it changes nothing, however late it wakes. Keep the memory until then, and what is
+ * not of ferry_memory_alloc until the service is finalized.
  */
 FERRY_API ferry_status ferry_service_run(ferry_service *service, ferry_error *error);
 

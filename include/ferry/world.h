@@ -214,6 +214,10 @@ FERRY_API ferry_status ferry_world_state(ferry_world *world, uint32_t *rank_out,
  * every rank that is not known to be lost, a join limit at most, and goes on without those that do
  * not come. Ranks keep their order. The old world stays to be destroyed. When a network falls in
  * two, each half that calls this gets a world: min_ranks (0: 1) refuses the smaller half.
+ *
+ * A rank that is left behind may live, stopped in the middle of a copy. From here on it changes
+ * nothing in this rank's memory of ferry_memory_alloc and ferry_region_alloc, whenever it wakes:
+ * that memory has got other pages, at the same addresses and with what was there.
  */
 FERRY_API ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks,
                                           ferry_world **world_out, ferry_error *error);

@@ -107,6 +107,22 @@ static ferry_status make_team(ferry_service *service, const common *all, ferry_e
     return fy_team_create(n, &service->team, error);
 }
 
+/* No rank that was left behind may still write to what is called valid later. */
+static ferry_status secure(const fy_registry *registry, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (size_t i = 0; status == FERRY_OK && i < registry->n_held; i++) {
+        const fy_held *held = &registry->held[i];
+        if (held->destination != FY_NONE) {
+            status = fy_memory_secure(held->front.base, held->front.bytes, error);
+        }
+        if (status == FERRY_OK && held->destination != FY_NONE) {
+            status = fy_memory_secure(held->back.base, held->back.bytes, error);
+        }
+    }
+    return status;
+}
+
 static ferry_status make_exec(ferry_service *service, ferry_error *error)
 {
     service->exec = fy_alloc_zeroed(1, sizeof *service->exec);
@@ -115,6 +131,9 @@ static ferry_status make_exec(ferry_service *service, ferry_error *error)
     }
     service->statistics.n_allocations++;
     ferry_status status = fy_request_provide(service, error);
+    if (status == FERRY_OK) {
+        status = secure(&service->registry, error);
+    }
     return status == FERRY_OK && service->ledger != NULL ? fy_ledger_apply(service, error) : status;
 }
 

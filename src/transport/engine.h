@@ -17,7 +17,7 @@
  * nothing of the library but these two, so that one plugin serves libferry.so and programs that
  * link the library statically.
  */
-#define FY_ENGINE_ABI 2u
+#define FY_ENGINE_ABI 3u
 
 /* The library, as an engine sees it: one per open engine; lives until close has returned. */
 typedef struct fy_host fy_host;
@@ -175,6 +175,14 @@ typedef struct fy_engine {
      */
     bool (*visit)(void *state, uint32_t peer);
     void (*leave)(void *state, uint32_t peer);
+    /*
+     * The world has failed, and this rank goes on without peers that may still live. What they do
+     * from here on, even in the middle of a copy, changes nothing in this rank's part of the
+     * region, whose address and content stay; nobody reaches it by a key that was given out before.
+     * Can be repeated after an error. (optional: peers write only with this rank's help)
+     */
+    ferry_status (*revoke)(void *state, const fy_region_view *region, void *attachment,
+                           ferry_error *error);
 } fy_engine;
 
 /* A plugin exports this one function. */

@@ -94,6 +94,12 @@ static void collapse(char *base, uint64_t bytes)
     }
 }
 
+void fy_pages_gather(void *base, uint64_t bytes)
+{
+    collapse(base, bytes);
+    (void)fy_pages_populate(base, bytes, NULL);
+}
+
 ferry_status fy_pages_fill(void *base, uint64_t bytes, int fd, ferry_error *error)
 {
     ferry_status status       = FERRY_OK;
@@ -160,7 +166,7 @@ ferry_status fy_pages_alloc(uint64_t bytes, void **base_out, ferry_error *error)
 {
     uint64_t     rounded = 0;
     void        *base    = NULL;
-    ferry_status status = reach(bytes, &base, &rounded, error);
+    ferry_status status  = reach(bytes, &base, &rounded, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -180,7 +186,7 @@ ferry_status fy_pages_alloc_checked(uint64_t bytes, void **base_out, ferry_error
 {
     uint64_t     rounded = 0;
     void        *base    = NULL;
-    ferry_status status = reach(bytes, &base, &rounded, error);
+    ferry_status status  = reach(bytes, &base, &rounded, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -191,6 +197,28 @@ ferry_status fy_pages_alloc_checked(uint64_t bytes, void **base_out, ferry_error
     }
     *base_out = base;
     return FERRY_OK;
+}
+
+ferry_status fy_pages_renew(void *base, uint64_t bytes, ferry_error *error)
+{
+    void *fresh =
+        mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fresh == MAP_FAILED) {
+        return fy_fail(error, FERRY_ERR_NO_MEMORY, "%llu bytes of memory could not be mapped: %s",
+                       (unsigned long long)bytes, strerror(errno));
+    }
+    ferry_status status = fy_pages_populate(fresh, bytes, error);
+    if (status == FERRY_OK) {
+        memcpy(fresh, base, (size_t)bytes);
+        if (mremap(fresh, (size_t)bytes, (size_t)bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base) ==
+            base) {
+            return FERRY_OK;
+        }
+        status = fy_fail(error, FERRY_ERR_NO_MEMORY, "%llu bytes could not be mapped again: %s",
+                         (unsigned long long)bytes, strerror(errno));
+    }
+    munmap(fresh, (size_t)bytes);
+    return status;
 }
 
 void fy_pages_free(void *base, uint64_t bytes)

@@ -27,6 +27,9 @@ void         fy_pages_free(void *base, uint64_t bytes); /* NULL is allowed */
 ferry_status fy_pages_populate(void *base, uint64_t bytes, ferry_error *error);
 bool         fy_pages_can_populate(void *base);
 
+/* The same in huge pages, where the kernel can. Best effort: what is missing comes page by page. */
+void fy_pages_gather(void *base, uint64_t bytes);
+
 /*
  * For such kernels: makes sure that a file in memory has pages from offset on, for to touch them
  * could not fail politely.
@@ -42,6 +45,15 @@ ferry_status fy_pages_fill(void *base, uint64_t bytes, int fd, ferry_error *erro
 
 /* fy_pages_alloc, filled in that way. */
 ferry_status fy_pages_alloc_checked(uint64_t bytes, void **base_out, ferry_error *error);
+
+/*
+ * Puts private pages in the place of mapped ones, with what is there now; the address is that of a
+ * page. An error changes nothing.
+ */
+ferry_status fy_pages_renew(void *base, uint64_t bytes, ferry_error *error);
+
+/* Memory is renewed in pieces of so much, so that it needs no more beside what there is. */
+#define FY_RENEW_BYTES ((uint64_t)16 << 20)
 
 /* Writes a zero to each page: for fresh memory where populating is not known. */
 void fy_pages_touch(void *base, uint64_t bytes);

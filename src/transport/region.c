@@ -35,6 +35,7 @@ void fy_region_destroy(ferry_region *region)
     if (region == NULL) {
         return;
     }
+    fy_region_forget_exposed(region);
     for (uint32_t i = region->transport->n_engines; i-- > 0;) {
         const fy_open_engine *engine = &region->transport->engines[i];
         if (fy_region_knows(region, i)) {

@@ -189,6 +189,8 @@ ferry_status ferry_transport_open(ferry_world *world, const char *engines,
         goto out;
     }
     log_choice(transport);
+    transport->parting = (fy_parting){.part = fy_transport_part, .context = transport};
+    fy_world_add_parting(world, &transport->parting);
     *transport_out = transport;
     transport      = NULL;
 out:
@@ -206,6 +208,7 @@ void ferry_transport_close(ferry_transport *transport)
     if (transport == NULL || atomic_fetch_sub(&transport->references, 1) > 1) {
         return;
     }
+    fy_world_remove_parting(transport->world, &transport->parting);
     while (transport->regions != NULL) {
         fy_region_destroy(transport->regions);
     }

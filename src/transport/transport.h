@@ -38,6 +38,7 @@ struct ferry_transport {
     uint64_t         next_symmetric;
     uint64_t         next_registered;
     ferry_region    *regions; /* all that are not freed */
+    fy_parting       parting; /* from the world, when it shrinks: see revoke.c */
 };
 
 struct ferry_region {
@@ -47,6 +48,8 @@ struct ferry_region {
     ferry_region   **link;     /* what points to this region */
     bool             memory;   /* registered, and its memory goes with it */
     bool             pages;    /* the library allocated the memory itself */
+    ferry_region    *next_exposed; /* see revoke.c */
+    unsigned         exposed; /* to ranks of these engines */
     unsigned         attached; /* bit i: engine i knows the region */
     void            *attachments[FY_MOST_ENGINES];
     unsigned char    key[FY_ENGINE_KEY_BYTES]; /* of an imported region */
@@ -121,6 +124,17 @@ ferry_status fy_transport_attach_read(ferry_transport *transport, uint32_t peer,
  * knows by address, but for what the kernel is copying right now.
  */
 void fy_transport_withdraw(ferry_transport *transport);
+
+/*
+ * revoke.c. Memory of this process that a rank left behind might still write to, because it could
+ * not be renewed when the world shrank: none of it overlaps these bytes, or an error says why it
+ * still cannot be renewed. Costs one load where there is none.
+ */
+ferry_status fy_memory_secure(const void *base, uint64_t bytes, ferry_error *error);
+/* The parting of a transport. */
+void fy_transport_part(void *context, const bool *may_live);
+/* Before a region goes. */
+void fy_region_forget_exposed(ferry_region *region);
 
 /* Undoes region's attachments, frees it and its memory; local. NULL is allowed. */
 void fy_region_destroy(ferry_region *region);

@@ -293,5 +293,12 @@ ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks, ferry_wo
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_shrink: at least %u of %u ranks",
                        min_ranks, world->n_ranks);
     }
-    return world->ops->shrink(world, min_ranks == 0 ? 1 : min_ranks, world_out, error);
+    ferry_world *smaller = NULL;
+    ferry_status status =
+        world->ops->shrink(world, min_ranks == 0 ? 1 : min_ranks, &smaller, error);
+    if (status == FERRY_OK) {
+        fy_world_part(world, smaller);
+        *world_out = smaller;
+    }
+    return status;
 }

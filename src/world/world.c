@@ -38,13 +38,15 @@ ferry_status fy_world_new(uint32_t rank, uint32_t n_ranks, fy_settings *settings
         return fy_fail_no_memory(error, "a world");
     }
     atomic_init(&world->references, 1);
+    pthread_mutex_init(&world->parting_lock, NULL);
     world->rank         = rank;
     world->n_ranks      = n_ranks;
     world->members      = fy_alloc(n_ranks, sizeof *world->members);
     world->node_of      = fy_alloc_zeroed(n_ranks, sizeof *world->node_of);
+    world->may_live     = fy_alloc_zeroed(n_ranks, sizeof *world->may_live);
     uint64_t *same_node = fy_alloc_zeroed(n_ranks, sizeof *same_node);
-    if (world->members == NULL || world->node_of == NULL || same_node == NULL ||
-        fy_world_set_nodes(world, same_node, NULL) != FERRY_OK) {
+    if (world->members == NULL || world->node_of == NULL || world->may_live == NULL ||
+        same_node == NULL || fy_world_set_nodes(world, same_node, NULL) != FERRY_OK) {
         fy_free(same_node);
         fy_world_free(world);
         return fy_fail_no_memory(error, "a world");
@@ -67,7 +69,9 @@ void fy_world_free(ferry_world *world)
     fy_free(world->members);
     fy_free(world->node_of);
     fy_free(world->local_ranks);
+    fy_free(world->may_live);
     fy_settings_cleanup(&world->settings);
+    pthread_mutex_destroy(&world->parting_lock);
     fy_free(world);
 }
 

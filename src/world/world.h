@@ -9,6 +9,7 @@
 
 #include <ferry/world.h>
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -69,6 +70,18 @@ typedef struct fy_world_ops {
     void (*close)(ferry_world *world);
 } fy_world_ops;
 
+/*
+ * What must be done when this rank goes on without others. `part` is called once the smaller world
+ * is complete and before ferry_world_shrink returns it: nobody in it writes by the old world any
+ * more. may_live says of each rank of the old world whether it was left behind and is not known to
+ * have ended.
+ */
+typedef struct fy_parting {
+    struct fy_parting *next;
+    void (*part)(void *context, const bool *may_live);
+    void *context;
+} fy_parting;
+
 struct ferry_world {
     const fy_world_ops *ops;
     void               *impl;
@@ -99,9 +112,19 @@ struct ferry_world {
      * memory by its pid? 0: not on this node, or in another namespace of pids.
      */
     int32_t (*pid_of)(ferry_world *world, uint32_t rank);
+    pthread_mutex_t parting_lock; /* of the list, which several threads' handles may change */
+    fy_parting     *partings;
+    bool           *may_live; /* by rank, for partings */
 };
 
 void fy_world_retain(ferry_world *world);
+
+/* parting.c. The parting is the caller's, and stays until it is removed. */
+void fy_world_add_parting(ferry_world *world, fy_parting *parting);
+void fy_world_remove_parting(ferry_world *world, fy_parting *parting);
+/* This rank goes on in the new one: all partings of the old one are told. Cannot fail, for the
+ * others have the new world already. */
+void fy_world_part(ferry_world *old_world, const ferry_world *new_world);
 
 static inline bool fy_world_same_node(const ferry_world *world, uint32_t rank)
 {

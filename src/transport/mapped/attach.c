@@ -7,17 +7,19 @@
 #include "transport/agree.h"
 #include "transport/host.h"
 #include "transport/mapped/mapped.h"
+#include "transport/pages.h"
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/uio.h>
 
 /* A call moves at most this much, so that the failure of the world is noticed between calls. */
 static const uint64_t CALL_BYTES = (uint64_t)32 << 20;
 
-/* And this many pieces, which is what Linux takes in one call. */
-enum { CALL_PIECES = 1024 };
+/* And this many pieces: Linux takes 1,024 in one call, of which the first is the token. */
+enum { CALL_PIECES = 1023 };
 
 /* Within which the world learns that a process of this node has ended. */
 static const int64_t MOMENT_NS = 1000000000;
@@ -25,8 +27,11 @@ static const int64_t MOMENT_NS = 1000000000;
 /*
  * A process id may name another process, in another namespace or after the peer's death. So each
  * rank tells all where a secret number of its own lies, and who reads that there has the right one.
- * It is read again before every call, for the next process of that id could be anybody's; and it
- * goes when the owner's memory may no longer be reached.
+ * It is read again before every call, for the next process of that id could be anybody's.
+ *
+ * It also ends what may no longer be reached: it lies in a page of its own, which nobody can use
+ * once it is revoked, and each call that writes begins by writing it to where it lies. So a rank
+ * that was stopped just before such a call, and wakes when it has been given up, writes nothing.
  */
 typedef struct token {
     uint64_t address;
@@ -38,6 +43,8 @@ enum { UNKNOWN, ALLOWED, DENIED };
 struct fy_attach {
     ferry_world *world;
     token        own;
+    uint64_t    *page; /* where the own one lies */
+    bool         revoked;
     token       *tokens;   /* of the local ranks */
     uint8_t     *verdicts; /* of the local ranks */
     uint32_t     n_local;
@@ -53,14 +60,18 @@ static ferry_status prepare(ferry_world *world, fy_attach **attach_out, ferry_er
     attach->n_local  = world->n_local_ranks;
     attach->tokens   = fy_alloc_zeroed(attach->n_local, sizeof *attach->tokens);
     attach->verdicts = fy_alloc_zeroed(attach->n_local, sizeof *attach->verdicts);
-    if (attach->tokens == NULL || attach->verdicts == NULL) {
+    void *page       = mmap(NULL, (size_t)fy_page_bytes(), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    attach->page     = page == MAP_FAILED ? NULL : page;
+    if (attach->tokens == NULL || attach->verdicts == NULL || attach->page == NULL) {
         fy_attach_destroy(attach);
         return fy_fail_no_memory(error, "cross-memory attach");
     }
     if (getrandom(&attach->own.value, sizeof attach->own.value, GRND_NONBLOCK) < 0) {
         attach->own.value = (uint64_t)fy_now_ns();
     }
-    attach->own.address = (uintptr_t)&attach->own.value;
+    attach->page[0]     = attach->own.value;
+    attach->own.address = (uintptr_t)attach->page;
     *attach_out         = attach;
     return FERRY_OK;
 }
@@ -100,13 +111,22 @@ ferry_status fy_attach_create(ferry_world *world, fy_attach **attach_out, ferry_
 
 void fy_attach_revoke(fy_attach *attach)
 {
-    explicit_bzero(&attach->own.value, sizeof attach->own.value); /* others read it */
+    if (attach->page != NULL && !attach->revoked) {
+        explicit_bzero(attach->page, sizeof *attach->page); /* others read it */
+        attach->revoked = mprotect(attach->page, (size_t)fy_page_bytes(), PROT_NONE) == 0;
+    }
 }
 
 void fy_attach_destroy(fy_attach *attach)
 {
     if (attach != NULL) {
-        fy_attach_revoke(attach);
+        if (fy_failed(attach->world->failure)) {
+            fy_attach_revoke(attach);
+        }
+        /* Where it was revoked its place stays taken: nothing else may ever lie there. */
+        if (attach->page != NULL && !attach->revoked) {
+            munmap(attach->page, (size_t)fy_page_bytes());
+        }
         fy_free(attach->tokens);
         fy_free(attach->verdicts);
         fy_free(attach);
@@ -265,7 +285,7 @@ static void advance(cursor *at, uint64_t bytes)
 
 /* The pieces of one call from the cursor on, empty ones left out; the last one may be cut. */
 typedef struct window {
-    struct iovec pieces[CALL_PIECES];
+    struct iovec pieces[1 + CALL_PIECES]; /* the first is for the token */
     size_t       n;
     uint64_t     bytes;
 } window;
@@ -278,11 +298,23 @@ static void open_window(window *out, cursor at, uint64_t most_bytes)
         size_t bytes = (size_t)fy_min(at.pieces->iov_len - at.skip, most_bytes - out->bytes);
         if (bytes > 0) {
             char *base            = (char *)at.pieces->iov_base + at.skip;
-            out->pieces[out->n++] = (struct iovec){.iov_base = base, .iov_len = bytes};
+            out->pieces[++out->n] = (struct iovec){.iov_base = base, .iov_len = bytes};
         }
         out->bytes += bytes;
         at.skip = 0;
     }
+}
+
+/* Writes the token to where it lies, and the pieces; how many bytes of these, or -1 and errno. */
+static ssize_t write_there(int32_t pid, const token *its, window *ours, window *theirs)
+{
+    uint64_t value  = its->value;
+    ours->pieces[0] = (struct iovec){.iov_base = &value, .iov_len = sizeof value};
+    theirs->pieces[0] =
+        (struct iovec){.iov_base = (void *)(uintptr_t)its->address, .iov_len = sizeof value};
+    ssize_t moved =
+        process_vm_writev(pid, ours->pieces, 1 + ours->n, theirs->pieces, 1 + theirs->n, 0);
+    return moved < 0 ? moved : moved - (ssize_t)sizeof value;
 }
 
 /*
@@ -295,7 +327,8 @@ static ferry_status transfer(const fy_attach *attach, uint32_t peer, bool write,
     ferry_world *world = attach->world;
     int32_t      pid   = world->pid_of(world, peer);
     window       ours, theirs;
-    int          problem = identify(pid, &attach->tokens[local_of(attach, peer)]);
+    const token *its     = &attach->tokens[local_of(attach, peer)];
+    int          problem = identify(pid, its);
     if (problem == EFAULT) {
         return refuse(world, peer, error);
     }
@@ -303,8 +336,8 @@ static ferry_status transfer(const fy_attach *attach, uint32_t peer, bool write,
     open_window(&theirs, *there, ours.bytes);
     if (problem == 0) {
         ssize_t moved =
-            write ? process_vm_writev(pid, ours.pieces, ours.n, theirs.pieces, theirs.n, 0)
-                  : process_vm_readv(pid, ours.pieces, ours.n, theirs.pieces, theirs.n, 0);
+            write ? write_there(pid, its, &ours, &theirs)
+                  : process_vm_readv(pid, ours.pieces + 1, ours.n, theirs.pieces + 1, theirs.n, 0);
         if (moved > 0) {
             advance(here, (uint64_t)moved);
             advance(there, (uint64_t)moved);
@@ -315,7 +348,7 @@ static ferry_status transfer(const fy_attach *attach, uint32_t peer, bool write,
     if (problem == EINTR || problem == EAGAIN) {
         return FERRY_OK;
     }
-    return explain(attach, peer, theirs.pieces[0].iov_base, theirs.pieces[0].iov_len, problem,
+    return explain(attach, peer, theirs.pieces[1].iov_base, theirs.pieces[1].iov_len, problem,
                    error);
 }
 

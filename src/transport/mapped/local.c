@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/log.h"
+#include "base/room.h"
 #include "transport/mapped/file.h"
 #include "transport/pages.h"
 #include "world/bell.h"
@@ -36,6 +37,16 @@ _Static_assert(sizeof(local_key) == FY_LOCAL_KEY_BYTES, "keys have no padding");
 static void write_name(const uint64_t token[2], char name[NAME_BYTES])
 {
     snprintf(name, NAME_BYTES, "ferry-%016" PRIx64 "%016" PRIx64, token[0], token[1]);
+}
+
+/* Each file has a name of its own. */
+static void draw_token(uint64_t token[2], const void *salt)
+{
+    size_t n_bytes = 2 * sizeof token[0];
+    if (getrandom(token, n_bytes, GRND_NONBLOCK) != (ssize_t)n_bytes) {
+        token[0] = (uint64_t)fy_now_ns();
+        token[1] = (uintptr_t)salt;
+    }
 }
 
 /*
@@ -110,11 +121,7 @@ ferry_status fy_local_memory_create(uint64_t bytes, fy_local_memory *memory_out,
         return fy_fail(error, FERRY_ERR_NO_MEMORY, "no machine has %llu bytes of memory",
                        (unsigned long long)bytes);
     }
-    if (getrandom(memory.token, sizeof memory.token, GRND_NONBLOCK) !=
-        (ssize_t)sizeof memory.token) {
-        memory.token[0] = (uint64_t)fy_now_ns();
-        memory.token[1] = (uintptr_t)memory_out;
-    }
+    draw_token(memory.token, memory_out);
     write_name(memory.token, name);
     ferry_status status = create_file(bytes, name, &memory.map_bytes, &memory.fd, &huge, error);
     if (status == FERRY_OK && memory.fd < 0) {
@@ -142,10 +149,13 @@ void fy_local_memory_cleanup(fy_local_memory *memory)
     if (memory->fd >= 0) {
         close(memory->fd);
     }
+    if (memory->renewed > 0 && memory->next_fd >= 0) {
+        close(memory->next_fd);
+    }
     *memory = (fy_local_memory){.fd = -1};
 }
 
-size_t fy_local_memory_key(const fy_local_memory *memory, void *key)
+size_t fy_local_memory_key(fy_local_memory *memory, void *key)
 {
     struct stat status;
     if (memory->fd < 0 || fstat(memory->fd, &status) != 0) {
@@ -158,7 +168,91 @@ size_t fy_local_memory_key(const fy_local_memory *memory, void *key)
                      .fd        = memory->fd,
                      .magic     = LOCAL_MAGIC};
     memcpy(key, &its, sizeof its);
+    memory->shared = true;
     return sizeof its;
+}
+
+/*
+ * Renewing
+ */
+
+/* Without a descriptor it becomes private memory, as when it is made. */
+static ferry_status begin_renewal(fy_local_memory *memory, ferry_error *error)
+{
+    char        name[NAME_BYTES];
+    ferry_error why;
+    draw_token(memory->next_token, memory);
+    write_name(memory->next_token, name);
+    ferry_status status =
+        fy_shared_file_make(name, "memory", memory->map_bytes, &memory->next_fd, &why);
+    if (status == FERRY_ERR_LIMIT) {
+        memory->next_fd = -1;
+        return FERRY_OK;
+    }
+    if (status == FERRY_OK && !may_keep(memory->next_fd)) {
+        close(memory->next_fd);
+        memory->next_fd = -1;
+    }
+    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
+}
+
+/* What the file has is then written in the old pages' place. */
+static ferry_status renew_in_file(char *at, uint64_t bytes, int fd, uint64_t offset,
+                                  ferry_error *error)
+{
+    uint64_t done = 0;
+    while (done < bytes) {
+        ssize_t n = pwrite(fd, at + done, (size_t)(bytes - done), (off_t)(offset + done));
+        if (n < 0 && errno != EINTR) {
+            return fy_fail(error, FERRY_ERR_NO_MEMORY, "%llu bytes could not be copied: %s",
+                           (unsigned long long)bytes, strerror(errno));
+        }
+        done += n < 0 ? 0 : (uint64_t)n;
+    }
+    if (mmap(at, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+             (off_t)offset) == MAP_FAILED) {
+        return fy_fail(error, FERRY_ERR_NO_MEMORY, "%llu bytes could not be mapped again: %s",
+                       (unsigned long long)bytes, strerror(errno));
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_local_memory_renew(fy_local_memory *memory, ferry_error *error)
+{
+    if (memory->fd < 0 || !memory->shared) {
+        return FERRY_OK;
+    }
+    ferry_status status = memory->renewed == 0 ? begin_renewal(memory, error) : FERRY_OK;
+    while (status == FERRY_OK && memory->renewed < memory->map_bytes) {
+        uint64_t offset = memory->renewed;
+        uint64_t bytes  = fy_min(FY_RENEW_BYTES, memory->map_bytes - offset);
+        char    *at     = memory->map + offset;
+        status          = fy_room_check(bytes, "other pages for memory", error);
+        if (status == FERRY_OK) {
+            status = memory->next_fd < 0 ? fy_pages_renew(at, bytes, error)
+                                         : renew_in_file(at, bytes, memory->next_fd, offset, error);
+        }
+        if (status == FERRY_OK) {
+            fallocate(memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+                      (off_t)bytes); /* frees the old pages now; else when the last one unmaps */
+            if (memory->map_bytes >= FY_HUGE_BYTES) {
+                madvise(at, (size_t)bytes, MADV_HUGEPAGE); /* a wish */
+            }
+            fy_pages_gather(at, bytes);
+            memory->renewed += bytes;
+        } else if (offset == 0 && memory->next_fd >= 0) {
+            close(memory->next_fd);
+        }
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    close(memory->fd);
+    memory->fd      = memory->next_fd;
+    memory->shared  = false;
+    memory->renewed = 0;
+    memcpy(memory->token, memory->next_token, sizeof memory->token);
+    return FERRY_OK;
 }
 
 /*

@@ -19,6 +19,12 @@ typedef struct fy_local_memory {
     uint64_t map_bytes;
     int      fd; /* -1: private memory, which nobody can map */
     uint64_t token[2];
+    bool     shared; /* its key was given out */
+    /* A renewal that has begun: bytes below `renewed` lie in the next file (-1: in private memory)
+     * already. */
+    int      next_fd;
+    uint64_t next_token[2];
+    uint64_t renewed;
 } fy_local_memory;
 
 /*
@@ -33,7 +39,15 @@ void fy_local_memory_cleanup(fy_local_memory *memory);
 enum { FY_LOCAL_KEY_BYTES = 56 };
 
 /* Writes FY_LOCAL_KEY_BYTES, or nothing where it cannot be mapped; how many it wrote. */
-size_t fy_local_memory_key(const fy_local_memory *memory, void *key);
+size_t fy_local_memory_key(fy_local_memory *memory, void *key);
+
+/*
+ * Other pages at the same addresses, with what is there now: whoever has mapped the memory writes
+ * to pages that nobody reads any more, and its keys lead nowhere. It takes 16 MiB more than there
+ * are, not twice as much. An error leaves the content, and some old pages: the next call goes on
+ * from there. Nothing is done where no key was given out.
+ */
+ferry_status fy_local_memory_renew(fy_local_memory *memory, ferry_error *error);
 
 /*
  * Maps memory of process pid by its key: one part, not yet populated, which fy_node_memory_cleanup

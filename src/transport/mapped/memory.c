@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/room.h"
 #include "transport/agree.h"
 #include "transport/mapped/file.h"
 #include "transport/pages.h"
@@ -237,4 +238,18 @@ ferry_status fy_node_memory_prepare(fy_node_memory *memory, uint32_t local, uint
         *word |= mask;
     }
     return FERRY_OK;
+}
+
+ferry_status fy_node_memory_renew(fy_node_memory *memory, uint32_t local, ferry_error *error)
+{
+    char        *part   = fy_node_memory_part(memory, local);
+    ferry_status status = FERRY_OK;
+    for (uint64_t at = 0; status == FERRY_OK && at < memory->part_bytes; at += FY_RENEW_BYTES) {
+        uint64_t bytes = fy_min(FY_RENEW_BYTES, memory->part_bytes - at);
+        status         = fy_room_check(bytes, "other pages for symmetric memory", error);
+        if (status == FERRY_OK) {
+            status = fy_pages_renew(part + at, bytes, error);
+        }
+    }
+    return status;
 }

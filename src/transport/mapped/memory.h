@@ -33,6 +33,12 @@ static inline char *fy_node_memory_part(const fy_node_memory *memory, uint32_t l
     return memory->map + local * memory->stride;
 }
 
+/*
+ * A part gets private pages in the place of those that others have mapped, with what is there now.
+ * An error leaves some of either; the call can be repeated.
+ */
+ferry_status fy_node_memory_renew(fy_node_memory *memory, uint32_t local, ferry_error *error);
+
 /* Populates what is not yet populated of these bytes, at least one, of a part. */
 ferry_status fy_node_memory_prepare(fy_node_memory *memory, uint32_t local, uint64_t offset,
                                     uint64_t bytes, ferry_error *error);

@@ -168,6 +168,17 @@ static ferry_status attach(void *context, const fy_region_view *region, void **a
     return FERRY_OK;
 }
 
+static ferry_status revoke_region(void *context, const fy_region_view *region, void *attachment,
+                                  ferry_error *error)
+{
+    const shm *state = context;
+    fy_attach_revoke(state->attach);
+    if (region->kind == FY_REGION_SYMMETRIC) {
+        return fy_node_memory_renew(attachment, state->world->local_rank, error);
+    }
+    return attachment == NULL ? FERRY_OK : fy_local_memory_renew(attachment, error);
+}
+
 static void release(void *context, const fy_region_view *region, void *attachment)
 {
     const shm *state = context;
@@ -291,4 +302,5 @@ const fy_engine fy_shm_engine = {
     .export_key    = export_key,
     .alloc_local   = alloc_local,
     .attach_pieces = attach_pieces,
+    .revoke        = revoke_region,
 };

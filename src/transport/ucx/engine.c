@@ -294,6 +294,7 @@ static const fy_engine table = {
     .flush        = fy_ucx_flush,
     .progress     = fy_ucx_progress,
     .sleep_ns     = fy_ucx_sleep_ns,
+    .revoke       = fy_ucx_revoke,
 };
 
 FERRY_API const fy_engine *ferry_engine_plugin(void);

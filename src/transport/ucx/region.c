@@ -174,6 +174,27 @@ void fy_ucx_release(void *state, const fy_region_view *view, void *attachment)
     fy_free(region);
 }
 
+/*
+ * The worker of a failed world runs no more, so messages reach nothing; what remains is what a
+ * network card writes by itself, as long as the memory is registered.
+ */
+ferry_status fy_ucx_revoke(void *state, const fy_region_view *view, void *attachment,
+                           ferry_error *error)
+{
+    (void)view;
+    (void)error;
+    fy_ucx        *engine = state;
+    fy_ucx_region *region = attachment;
+    fy_ucx_enter(engine);
+    engine->is_dead = true;
+    if (region->memory != NULL) {
+        (void)ucp_mem_unmap(engine->context, region->memory);
+        region->memory = NULL;
+    }
+    fy_ucx_leave(engine);
+    return FERRY_OK;
+}
+
 /* Peers ask for keys when they need them, so the piece says only that this engine can be asked. */
 ferry_status fy_ucx_export_key(void *state, const fy_region_view *view, void *attachment, void *key,
                                size_t *n_bytes_out, ferry_error *error)

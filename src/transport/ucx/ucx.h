@@ -193,6 +193,8 @@ ferry_status fy_ucx_attach(void *state, const fy_region_view *view, void **attac
 void         fy_ucx_release(void *state, const fy_region_view *view, void *attachment);
 ferry_status fy_ucx_export_key(void *state, const fy_region_view *view, void *attachment, void *key,
                                size_t *n_bytes_out, ferry_error *error);
+ferry_status fy_ucx_revoke(void *state, const fy_region_view *view, void *attachment,
+                           ferry_error *error);
 fy_ucx_region *fy_ucx_region_find(const fy_ucx *engine, uint64_t id);
 /* The place of a range in a region, or NULL if it leaves it. */
 void        *fy_ucx_region_at(const fy_ucx_region *region, uint64_t offset, uint64_t bytes);

@@ -76,6 +76,13 @@ static ferry_status pass_export_key(void *state, const fy_region_view *region, v
                                     error);
 }
 
+static ferry_status pass_revoke(void *state, const fy_region_view *region, void *attachment,
+                                ferry_error *error)
+{
+    const fy_layer *layer = state;
+    return layer->inner->revoke(layer->inner_state, region, attachment, error);
+}
+
 static ferry_status pass_put(void *state, uint32_t peer, const fy_region_view *region,
                              void *attachment, uint64_t offset, const void *source, uint64_t bytes,
                              const fy_signal_view *signal, ferry_error *error)
@@ -148,6 +155,7 @@ static void fill_table(fy_layer *layer)
                   .sleep_ns     = inner->sleep_ns == NULL ? NULL : pass_sleep_ns,
                   .pointer      = inner->pointer == NULL ? NULL : pass_pointer,
                   .alloc_local  = inner->alloc_local == NULL ? NULL : pass_alloc_local,
+                  .revoke       = inner->revoke == NULL ? NULL : pass_revoke,
     };
 }
 

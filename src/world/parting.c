@@ -1,0 +1,72 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Going on without others. A rank that is left behind need not be dead: a stopped one may wake in
+ * the middle of a copy. Who was killed cannot, and costs nothing here.
+ */
+#include "world/world.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* A process that was killed may still be on its way out when its peers have gone on already. */
+enum { MOMENT_MS = 20 };
+
+void fy_world_add_parting(ferry_world *world, fy_parting *parting)
+{
+    pthread_mutex_lock(&world->parting_lock);
+    parting->next   = world->partings;
+    world->partings = parting;
+    pthread_mutex_unlock(&world->parting_lock);
+}
+
+void fy_world_remove_parting(ferry_world *world, fy_parting *parting)
+{
+    pthread_mutex_lock(&world->parting_lock);
+    for (fy_parting **link = &world->partings; *link != NULL; link = &(*link)->next) {
+        if (*link == parting) {
+            *link = parting->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&world->parting_lock);
+}
+
+/*
+ * Whether no thread of the process will run again. A process that has got the id meanwhile is taken
+ * for the rank: then memory is renewed for nothing.
+ */
+static bool has_ended(int32_t pid)
+{
+    if (pid <= 0) {
+        return false; /* on another node, or it cannot be told */
+    }
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0) {
+        return errno == ESRCH;
+    }
+    struct pollfd end   = {.fd = fd, .events = POLLIN};
+    bool          ended = poll(&end, 1, MOMENT_MS) == 1 && (end.revents & POLLIN) != 0;
+    close(fd);
+    return ended;
+}
+
+void fy_world_part(ferry_world *old_world, const ferry_world *new_world)
+{
+    bool    *may_live = old_world->may_live;
+    uint32_t next     = 0; /* both lists of members ascend */
+    for (uint32_t rank = 0; rank < old_world->n_ranks; rank++) {
+        if (next < new_world->n_ranks && new_world->members[next] == old_world->members[rank]) {
+            next++;
+            may_live[rank] = false;
+        } else {
+            may_live[rank] = !has_ended(old_world->pid_of(old_world, rank));
+        }
+    }
+    pthread_mutex_lock(&old_world->parting_lock);
+    for (fy_parting *parting = old_world->partings; parting != NULL; parting = parting->next) {
+        parting->part(parting->context, may_live);
+    }
+    pthread_mutex_unlock(&old_world->parting_lock);
+}
