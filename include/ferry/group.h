@@ -19,7 +19,10 @@ FERRY_BEGIN_DECLS
  */
 typedef struct ferry_group ferry_group;
 
-/* Copies n_ranks ranks. An empty list is allowed and differs from "no group", which is NULL. */
+/*
+ * Copies n_ranks ranks. An empty list is allowed. It is another object than "no group", which is
+ * NULL, but means the same wherever a rank is chosen: nobody is in it.
+ */
 FERRY_API ferry_status ferry_group_create(const uint32_t *ranks, size_t n_ranks,
                                           ferry_group **group_out, ferry_error *error);
 

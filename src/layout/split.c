@@ -392,6 +392,67 @@ ferry_status fy_split_segments(uint32_t n_parts, const uint64_t *lengths, size_t
     return builder_finish(&b, complete, split_out, error);
 }
 
+/* The number of neighbouring parts that share every piece: they hold the same. */
+static uint32_t common_owners(const fy_split *split)
+{
+    uint32_t common = 0;
+    for (size_t i = 0; i < split->n_pieces && common != 1; i++) {
+        uint32_t other = split->pieces[i].n_owners;
+        while (other != 0) { /* Euclid */
+            uint32_t rest = common % other;
+            common        = other;
+            other         = rest;
+        }
+    }
+    return common == 0 ? 1 : common;
+}
+
+/*
+ * Numbers parts by their first piece. Shared pieces come from packed blocks only, whose parts
+ * are in order; there, groups of `common` parts become one.
+ */
+static void number_parts(const fy_split *split, uint32_t common, uint32_t *number)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < split->n_parts; p++) {
+        number[p] = fy_split_is_shared(split) ? p / common : UINT32_MAX;
+    }
+    for (size_t i = 0; i < split->n_pieces; i++) {
+        uint32_t *its = &number[split->pieces[i].part];
+        *its          = *its == UINT32_MAX ? n++ : *its;
+    }
+    for (uint32_t p = 0; p < split->n_parts; p++) {
+        number[p] = number[p] == UINT32_MAX ? n++ : number[p];
+    }
+}
+
+ferry_status fy_split_canonical(const fy_split *split, uint32_t *number_out, fy_split **split_out,
+                                ferry_error *error)
+{
+    uint32_t common = common_owners(split);
+    bool     same   = true;
+    *split_out      = NULL;
+    number_parts(split, common, number_out);
+    for (uint32_t p = 0; same && p < split->n_parts; p++) {
+        same = number_out[p] == p;
+    }
+    if (same) {
+        return FERRY_OK;
+    }
+    builder      b;
+    ferry_status status = builder_init(&b, split->extent, split->n_parts / common, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    bool complete = true;
+    for (size_t i = 0; complete && i < split->n_pieces; i++) {
+        const fy_piece *piece = &split->pieces[i];
+        complete              = append(&b, piece->global, piece->length, number_out[piece->part],
+                                       piece->n_owners / common);
+    }
+    return builder_finish(&b, complete, split_out, error);
+}
+
 fy_owners fy_split_cell_owners(const fy_split *split, uint32_t cell)
 {
     if (cell < split->n_parts) {

@@ -94,6 +94,14 @@ ferry_status fy_split_nested(uint64_t extent, const uint32_t *counts, size_t n_c
 ferry_status fy_split_segments(uint32_t n_parts, const uint64_t *lengths, size_t n_segments,
                                fy_split **split_out, ferry_error *error);
 
+/*
+ * The same content with the parts in the order in which the index meets them, empty ones last, and
+ * parts of which every piece is shared alike as one: two descriptions of one content become one
+ * split. number_out[p] is where part p went. NULL and FERRY_OK if that is how the split is already.
+ */
+ferry_status fy_split_canonical(const fy_split *split, uint32_t *number_out, fy_split **split_out,
+                                ferry_error *error);
+
 void fy_split_destroy(fy_split *split);
 
 static inline bool fy_split_is_shared(const fy_split *split)

@@ -225,7 +225,8 @@ ferry_status fy_model_copy(const ferry_model *model, ferry_model **copy_out, fer
  */
 static int compare_dp(const ferry_param_metadata *a, const ferry_param_metadata *b)
 {
-    const ferry_group *x = a->data_parallel_group_ranks, *y = b->data_parallel_group_ranks;
+    const ferry_group *x = fy_group_or_none(a->data_parallel_group_ranks);
+    const ferry_group *y = fy_group_or_none(b->data_parallel_group_ranks);
     if (x == NULL || y == NULL) {
         return (x != NULL) - (y != NULL);
     }

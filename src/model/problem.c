@@ -192,14 +192,14 @@ static bool same_placement(const fy_placement *placement, fy_hash128 hash, const
     return same;
 }
 
-ferry_status fy_problem_add_placement(fy_problem *problem, const fy_layout *layout,
-                                      uint32_t holders, const fy_seed *seed, uint32_t *number_out,
-                                      ferry_error *error)
+ferry_status fy_problem_intern_placement(fy_problem *problem, const fy_placement *placement,
+                                         uint32_t *number_out, ferry_error *error)
 {
-    fy_hash128      hash = hash_placement(problem, layout, problem->holders[holders]);
+    fy_hash128      hash = placement->hash;
     fy_index_cursor c    = fy_index_first(&problem->placement_index, hash.low);
     for (; c.value != FY_INDEX_NONE; fy_index_next(&problem->placement_index, &c)) {
-        if (same_placement(&problem->placements[c.value], hash, layout, holders, seed)) {
+        if (same_placement(&problem->placements[c.value], hash, &placement->layout,
+                           placement->holders, placement->seed)) {
             *number_out = c.value;
             return FERRY_OK;
         }
@@ -210,8 +210,18 @@ ferry_status fy_problem_add_placement(fy_problem *problem, const fy_layout *layo
         !fy_index_insert(&problem->placement_index, hash.low, number)) {
         return fy_fail_no_memory(error, "the placements");
     }
-    problem->placements[problem->n_placements++] =
-        (fy_placement){.layout = *layout, .holders = holders, .hash = hash, .seed = seed};
-    *number_out = number;
+    problem->placements[problem->n_placements++] = *placement;
+    *number_out                                  = number;
     return FERRY_OK;
+}
+
+ferry_status fy_problem_add_placement(fy_problem *problem, const fy_layout *layout,
+                                      uint32_t holders, const fy_seed *seed, uint32_t *number_out,
+                                      ferry_error *error)
+{
+    fy_placement placement = {.layout  = *layout,
+                              .holders = holders,
+                              .hash    = hash_placement(problem, layout, problem->holders[holders]),
+                              .seed    = seed};
+    return fy_problem_intern_placement(problem, &placement, number_out, error);
 }

@@ -123,6 +123,16 @@ ferry_status fy_problem_add_placement(fy_problem *problem, const fy_layout *layo
                                       uint32_t holders, const fy_seed *seed, uint32_t *number_out,
                                       ferry_error *error);
 
+/* The same for a placement with its hash. */
+ferry_status fy_problem_intern_placement(fy_problem *problem, const fy_placement *placement,
+                                         uint32_t *number_out, ferry_error *error);
+
+/*
+ * Gives tensors that are placed alike one placement, however their splits number the parts, and
+ * whatever the seed policy would ask for: the balanced choice is a function of who holds what.
+ */
+ferry_status fy_problem_unify(fy_problem *problem, ferry_error *error);
+
 static inline const fy_split *fy_problem_split(const fy_problem *problem, const fy_layout *layout,
                                                uint32_t dim)
 {

@@ -259,10 +259,10 @@ static void drop_outsiders(roster_lowering *l)
 {
     size_t kept = 0;
     for (size_t i = 0; i < l->n_side; i++) {
-        const ferry_param_metadata *m = l->side[i];
+        const ferry_param_metadata *m  = l->side[i];
+        const ferry_group          *dp = fy_group_or_none(m->data_parallel_group_ranks);
         size_t                      position;
-        if (m->data_parallel_group_ranks == NULL ||
-            fy_group_find(m->data_parallel_group_ranks, m->owner_rank, &position)) {
+        if (dp == NULL || fy_group_find(dp, m->owner_rank, &position)) {
             l->side[kept++] = m;
         }
     }

@@ -10,7 +10,18 @@
 typedef struct fy_seed_side {
     const ferry_param_metadata *const *side;
     size_t                             n_side;
+    uint32_t                           n_cells;
 } fy_seed_side;
+
+static ferry_group *dp_of(const ferry_param_metadata *m)
+{
+    return fy_group_or_none(m->data_parallel_group_ranks);
+}
+
+static bool same_group(const ferry_group *a, const ferry_group *b)
+{
+    return a == b || (a != NULL && b != NULL && fy_group_equal(a, b));
+}
 
 static uint64_t hash_group(const ferry_group *group)
 {
@@ -19,13 +30,45 @@ static uint64_t hash_group(const ferry_group *group)
 
 static uint64_t hash_side(const fy_seed_side *l)
 {
-    uint64_t hash = l->side[0]->is_tp;
+    uint64_t hash = fy_hash_mix(l->side[0]->is_tp, l->n_cells);
     for (size_t i = 0; i < l->n_side; i++) {
         hash = fy_hash_mix(hash, l->side[i]->owner_rank);
-        hash = fy_hash_mix(hash, hash_group(l->side[i]->data_parallel_group_ranks));
+        hash = fy_hash_mix(hash, hash_group(dp_of(l->side[i])));
         hash = fy_hash_mix(hash, hash_group(l->side[i]->tensor_parallel_group_ranks));
     }
     return hash;
+}
+
+/* All that a seed is made from. */
+static bool is_made_from(const fy_seed_source *source, const fy_seed_side *l)
+{
+    bool same = source->n_ranks == l->n_side && source->n_cells == l->n_cells &&
+                source->is_tp == l->side[0]->is_tp;
+    for (size_t i = 0; same && i < l->n_side; i++) {
+        const ferry_param_metadata *m = l->side[i];
+        same                          = source->ranks[i].rank == m->owner_rank &&
+               same_group(source->ranks[i].dp, dp_of(m)) &&
+               same_group(source->ranks[i].tp, m->tensor_parallel_group_ranks);
+    }
+    return same;
+}
+
+static bool note_source(fy_arena *arena, const fy_seed_side *l, fy_seed_source *source)
+{
+    fy_seed_groups *ranks = fy_arena_alloc(arena, l->n_side, sizeof *ranks);
+    if (ranks == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < l->n_side; i++) {
+        ranks[i] = (fy_seed_groups){.rank = l->side[i]->owner_rank,
+                                    .dp   = dp_of(l->side[i]),
+                                    .tp   = l->side[i]->tensor_parallel_group_ranks};
+    }
+    *source = (fy_seed_source){.is_tp   = l->side[0]->is_tp,
+                               .n_cells = l->n_cells,
+                               .n_ranks = (uint32_t)l->n_side,
+                               .ranks   = ranks};
+    return true;
 }
 
 typedef struct dp_entry {
@@ -36,8 +79,7 @@ typedef struct dp_entry {
 static int compare_dp(const void *a, const void *b)
 {
     const dp_entry    *x = a, *y = b;
-    const ferry_group *p = x->metadata->data_parallel_group_ranks;
-    const ferry_group *q = y->metadata->data_parallel_group_ranks;
+    const ferry_group *p = dp_of(x->metadata), *q = dp_of(y->metadata);
     int                by_group;
     if (p == NULL || q == NULL) {
         by_group = (p != NULL) - (q != NULL);
@@ -49,9 +91,7 @@ static int compare_dp(const void *a, const void *b)
 
 static bool same_dp(const dp_entry *a, const dp_entry *b)
 {
-    const ferry_group *p = a->metadata->data_parallel_group_ranks;
-    const ferry_group *q = b->metadata->data_parallel_group_ranks;
-    return p == q || (p != NULL && q != NULL && fy_group_equal(p, q));
+    return same_group(dp_of(a->metadata), dp_of(b->metadata));
 }
 
 /* The first entry of every DP group, in the order of the groups. */
@@ -80,7 +120,7 @@ static bool fill_buckets(fy_arena *arena, const dp_entry *buckets, size_t n_buck
     }
     for (size_t b = 0; b < n_buckets; b++) {
         const ferry_param_metadata *m = buckets[b].metadata;
-        seed->bucket_dp[b]            = m->data_parallel_group_ranks;
+        seed->bucket_dp[b]            = dp_of(m);
         for (uint32_t c = 0; c < n_cells; c++) {
             senders[b * n_cells + c] =
                 m->is_tp ? ferry_group_rank_at(m->tensor_parallel_group_ranks, c) : m->owner_rank;
@@ -99,8 +139,8 @@ static bool fill_ranks(fy_arena *arena, const fy_seed_side *l, fy_seed *seed)
         return false;
     }
     for (size_t i = 0; i < l->n_side; i++) {
-        ferry_group *group    = l->side[i]->data_parallel_group_ranks;
-        size_t       position = 0;
+        const ferry_group *group    = dp_of(l->side[i]);
+        size_t             position = 0;
         if (group != NULL) {
             fy_group_find(group, l->side[i]->owner_rank, &position);
         }
@@ -115,15 +155,18 @@ ferry_status fy_seed_make(fy_seed_memo *memo, fy_arena *arena,
                           const ferry_param_metadata *const *holders, size_t n_holders,
                           uint32_t n_cells, const fy_seed **seed_out, ferry_error *error)
 {
-    fy_seed_side    side = {.side = holders, .n_side = n_holders};
+    fy_seed_side    side = {.side = holders, .n_side = n_holders, .n_cells = n_cells};
     uint64_t        hash = hash_side(&side);
     fy_index_cursor c    = fy_index_first(&memo->index, hash);
-    if (c.value != FY_INDEX_NONE) {
-        *seed_out = memo->seeds[c.value];
-        return FERRY_OK;
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&memo->index, &c)) {
+        if (is_made_from(&memo->made[c.value].source, &side)) {
+            *seed_out = memo->made[c.value].seed;
+            return FERRY_OK;
+        }
     }
     dp_entry    *entries = fy_alloc(n_holders, sizeof *entries);
     fy_seed     *seed    = fy_arena_alloc(arena, 1, sizeof *seed);
+    fy_seed_made made    = {.seed = seed};
     ferry_status status  = FERRY_OK;
     if (entries == NULL || seed == NULL) {
         status = fy_fail_no_memory(error, "the groups of the seed policy");
@@ -131,14 +174,14 @@ ferry_status fy_seed_make(fy_seed_memo *memo, fy_arena *arena,
     }
     *seed = (fy_seed){0};
     if (!fill_buckets(arena, entries, list_buckets(&side, entries), n_cells, seed) ||
-        !fill_ranks(arena, &side, seed) ||
-        !fy_reserve((void **)&memo->seeds, &memo->capacity, memo->n_seeds + 1, sizeof(fy_seed *)) ||
-        !fy_index_insert(&memo->index, hash, (uint32_t)memo->n_seeds)) {
+        !fill_ranks(arena, &side, seed) || !note_source(arena, &side, &made.source) ||
+        !fy_reserve((void **)&memo->made, &memo->capacity, memo->n_made + 1, sizeof made) ||
+        !fy_index_insert(&memo->index, hash, (uint32_t)memo->n_made)) {
         status = fy_fail_no_memory(error, "the groups of the seed policy");
         goto out;
     }
-    memo->seeds[memo->n_seeds++] = seed;
-    *seed_out                    = seed;
+    memo->made[memo->n_made++] = made;
+    *seed_out                  = seed;
 out:
     fy_free(entries);
     return status;
@@ -147,6 +190,6 @@ out:
 void fy_seed_memo_cleanup(fy_seed_memo *memo)
 {
     fy_index_cleanup(&memo->index);
-    fy_free(memo->seeds);
+    fy_free(memo->made);
     *memo = (fy_seed_memo){0};
 }

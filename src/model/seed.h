@@ -22,7 +22,7 @@ struct fy_seed {
     uint32_t            n_buckets;
     uint32_t            n_cells;
     const uint32_t     *senders;   /* [n_buckets * n_cells] */
-    const ferry_group **bucket_dp; /* [n_buckets] may hold NULL */
+    const ferry_group **bucket_dp; /* [n_buckets] NULL where there is none, or nobody in it */
     uint32_t            n_ranks;
     const fy_seed_rank *ranks; /* by ascending rank */
 };
@@ -31,11 +31,30 @@ struct fy_seed {
 uint32_t fy_seed_choose(const fy_seed *src, const fy_seed *dst, bool is_cut, uint32_t cell,
                         uint32_t rank);
 
+/* What the holders of one side said, which is all that a seed is made from. */
+typedef struct fy_seed_groups {
+    uint32_t           rank;
+    const ferry_group *dp;
+    const ferry_group *tp;
+} fy_seed_groups;
+
+typedef struct fy_seed_source {
+    bool                  is_tp;
+    uint32_t              n_cells;
+    uint32_t              n_ranks;
+    const fy_seed_groups *ranks;
+} fy_seed_source;
+
+typedef struct fy_seed_made {
+    const fy_seed *seed;
+    fy_seed_source source;
+} fy_seed_made;
+
 /* One object per distinct set of groups, so that tensors placed alike still share a placement. */
 typedef struct fy_seed_memo {
-    fy_index        index;
-    const fy_seed **seeds;
-    size_t          n_seeds, capacity;
+    fy_index      index;
+    fy_seed_made *made;
+    size_t        n_made, capacity;
 } fy_seed_memo;
 
 /* holders ascend by rank and are not none; the result lives in the arena. */

@@ -141,6 +141,7 @@ static ferry_status solve_bound(ferry_plan *plan, const optimum *bytes, optimum 
     return FERRY_OK;
 }
 
+/* A sum, so that it does not matter how tensors share routes. */
 static uint64_t hash_names(const ferry_plan *plan, const fy_route *route)
 {
     uint64_t sum = 0;
@@ -150,6 +151,16 @@ static uint64_t hash_names(const ferry_plan *plan, const fy_route *route)
         sum += fy_hash64(name, strlen(name));
     }
     return sum;
+}
+
+/* That a rank gets so much of a cell, which its holders tell from others, from a sender. */
+static uint64_t hash_choice(const fy_route *route, uint32_t cell, uint32_t receiver,
+                            uint32_t sender, uint64_t volume)
+{
+    const fy_view *view   = route->view;
+    uint64_t       holder = view->rank[view->cell_begin[cell]];
+    uint64_t       hash   = fy_hash_mix(((uint64_t)receiver << 32) | sender, volume);
+    return fy_hash_mix(hash, (holder << 32) | fy_view_cell_size(view, cell));
 }
 
 /* Under the seed rule senders follow from each receiver: nothing but going over them adds up. */
@@ -171,7 +182,8 @@ static ferry_status charge_by_seed(ferry_plan *plan, ferry_error *error)
                 for (; s < dst->cell_begin[touches[i].dst + 1]; s++) {
                     uint32_t sender = fy_seed_sender(plan, route, cell, s);
                     bool     local  = sender == dst->rank[s];
-                    plan->seed_choice += fy_hash_mix(fy_hash_mix(dst->rank[s], sender), names);
+                    plan->seed_choice +=
+                        names * hash_choice(route, cell, dst->rank[s], sender, touches[i].volume);
                     *(local ? &plan->local_bytes[sender] : &plan->out_bytes[sender]) += bytes;
                 }
             }
@@ -243,7 +255,12 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
         return status;
     }
     fill_rates(plan);
-    status = fy_plan_remove_lost(plan, error);
+    if (plan->policy == FERRY_REPLICA_BALANCED) {
+        status = fy_problem_unify(&plan->problem, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_plan_remove_lost(plan, error);
+    }
     if (status == FERRY_OK) {
         status = fy_routes_build(&plan->problem, plan->subset, &plan->routes, error);
     }

@@ -37,54 +37,6 @@ static bool clip(const fy_atom *atom, const uint64_t *atom_begin, const fy_box *
     return true;
 }
 
-/*
- * Joins b to a if together they are a box. Their cell is the same, so what is adjacent in the
- * global index is so in the source shard too.
- */
-static bool join(fy_atom *a, const fy_atom *b, uint32_t n_dims)
-{
-    uint32_t along = n_dims;
-    for (uint32_t d = 0; d < n_dims; d++) {
-        if (a->dst_begin[d] == b->dst_begin[d] && a->src_global[d] == b->src_global[d] &&
-            a->length[d] == b->length[d]) {
-            continue;
-        }
-        if (along != n_dims || a->dst_begin[d] + a->length[d] != b->dst_begin[d] ||
-            a->src_global[d] + a->length[d] != b->src_global[d]) {
-            return false;
-        }
-        along = d;
-    }
-    if (along == n_dims) {
-        return false;
-    }
-    a->length[along] += b->length[along];
-    a->volume += b->volume;
-    return true;
-}
-
-static void join_all(fy_atoms *boxes, uint32_t n_dims)
-{
-    bool again = true;
-    while (again) {
-        again = false;
-        for (size_t i = 0; i < boxes->n_items; i++) {
-            for (size_t j = 0; j < boxes->n_items; j++) {
-                if (i != j && boxes->items[i].cell == boxes->items[j].cell &&
-                    join(&boxes->items[i], &boxes->items[j], n_dims)) {
-                    boxes->items[j] = boxes->items[--boxes->n_items];
-                    again           = true;
-                    j--;
-                    if (i == boxes->n_items) {
-                        i = j; /* the last box, i itself, moved to j */
-                        break;
-                    }
-                }
-            }
-        }
-    }
-}
-
 /* The parts of an atom in the row-major range of this destination rank. */
 static bool cut_by_destination(fy_flat_cut *cut, const fy_atom *atom)
 {
@@ -285,7 +237,7 @@ bool fy_flat_cut_push(fy_flat_cut *cut, const fy_atom *atom)
     if (!cut_by_source(cut, atom) || (cut->orphans.n_items > 0 && !ask_others(cut))) {
         return false;
     }
-    join_all(&cut->boxes, cut->route->n_dims);
+    fy_atoms_join(&cut->boxes, cut->route->n_dims);
     for (size_t i = 0; i < cut->boxes.n_items; i++) {
         if (!fy_atoms_push(cut->atoms, &cut->boxes.items[i])) {
             return false;
@@ -297,7 +249,8 @@ bool fy_flat_cut_push(fy_flat_cut *cut, const fy_atom *atom)
 void fy_flat_cut_end(fy_flat_cut *cut)
 {
     if (cut->has_new_owners) {
-        join_all(cut->atoms, cut->route->n_dims); /* a new owner may have the box beside as well */
+        fy_atoms_join(cut->atoms,
+                      cut->route->n_dims); /* a new owner may have the box beside as well */
     }
     fy_atoms_cleanup(&cut->boxes);
     fy_atoms_cleanup(&cut->orphans);

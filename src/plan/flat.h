@@ -19,8 +19,6 @@ typedef struct fy_flat_cut {
     fy_atoms        *atoms;
 } fy_flat_cut;
 
-bool fy_atoms_push(fy_atoms *atoms, const fy_atom *atom);
-
 void fy_flat_cut_init(fy_flat_cut *cut, const fy_routes *routes, const fy_route *route,
                       uint32_t dst, fy_atoms *atoms);
 /* Adds the parts of a box that the flat cuts make; false: no memory. */

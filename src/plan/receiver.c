@@ -39,6 +39,7 @@ void fy_receiver_cleanup(fy_receiver *receiver)
     fy_free(receiver->routes);
     fy_free(receiver->legs);
     fy_free(receiver->moves);
+    fy_atoms_cleanup(&receiver->parcels);
     *receiver = (fy_receiver){0};
 }
 
@@ -331,27 +332,47 @@ void fy_move_place(const ferry_plan *plan, const fy_route *route, const fy_atom 
     move->bytes      = fy_bytes(volume, route->element_bits);
 }
 
-static ferry_move *new_move(fy_receiver *receiver)
+static ferry_status add_move(fy_receiver *receiver, uint32_t leg, const fy_route *route,
+                             const fy_atom *atom, const fy_box *inside, uint32_t sender,
+                             ferry_error *error)
 {
     if (!fy_reserve((void **)&receiver->moves, &receiver->move_capacity, receiver->n_moves + 1,
                     sizeof *receiver->moves)) {
-        return NULL;
+        return fy_fail_no_memory(error, "the moves of a rank");
     }
-    return &receiver->moves[receiver->n_moves++];
+    ferry_move *move = &receiver->moves[receiver->n_moves++];
+    fy_move_describe(receiver->plan, leg, sender, receiver->rank, move);
+    fy_move_place(receiver->plan, route, atom, inside, move);
+    receiver->n_visited++;
+    return FERRY_OK;
+}
+
+/* A part of an atom, kept until all that its sender sends of the leg is known: see fy_atoms_join.
+ */
+static ferry_status keep_parcel(fy_receiver *receiver, const fy_route *route, const fy_atom *atom,
+                                const fy_box *inside, uint32_t sender, ferry_error *error)
+{
+    fy_atom parcel = *atom;
+    parcel.cell    = sender;
+    for (uint32_t d = 0; inside != NULL && d < route->n_dims; d++) {
+        if (parcel.src_begin[d] != FY_LOCAL_BY_OWNER) {
+            parcel.src_begin[d] += inside->begin[d];
+        }
+        parcel.src_global[d] += inside->begin[d];
+        parcel.dst_begin[d] += inside->begin[d];
+        parcel.length[d] = inside->length[d];
+    }
+    return fy_atoms_push(&receiver->parcels, &parcel)
+               ? FERRY_OK
+               : fy_fail_no_memory(error, "the moves of a rank");
 }
 
 static ferry_status emit(fy_receiver *receiver, uint32_t leg, const fy_route *route,
                          const fy_atom *atom, const fy_box *inside, uint32_t sender,
                          ferry_error *error)
 {
-    ferry_move *move = new_move(receiver);
-    if (move == NULL) {
-        return fy_fail_no_memory(error, "the moves of a rank");
-    }
-    fy_move_describe(receiver->plan, leg, sender, receiver->rank, move);
-    fy_move_place(receiver->plan, route, atom, inside, move);
-    receiver->n_visited++;
-    return FERRY_OK;
+    return route->merges_by_rank ? keep_parcel(receiver, route, atom, inside, sender, error)
+                                 : add_move(receiver, leg, route, atom, inside, sender, error);
 }
 
 /* The pieces of an atom in the stretches of the senders that take part in it. */
@@ -381,52 +402,18 @@ static ferry_status emit_by_line(fy_receiver *receiver, uint32_t leg, const fy_r
     return FERRY_OK;
 }
 
-/* Joins b to a if one sender's two boxes are one box on both sides. */
-static bool join(ferry_move *a, const ferry_move *b)
+/* What one sender has of several source cells can be one box. */
+static ferry_status send_parcels(fy_receiver *receiver, uint32_t leg, const fy_route *route,
+                                 ferry_error *error)
 {
-    uint32_t along = a->n_dims;
-    if (a->from != b->from || a->src_n_dims != a->n_dims) {
-        return false;
+    fy_atoms    *parcels = &receiver->parcels;
+    ferry_status status  = FERRY_OK;
+    fy_atoms_join(parcels, route->n_dims);
+    for (size_t i = 0; i < parcels->n_items && status == FERRY_OK; i++) {
+        const fy_atom *parcel = &parcels->items[i];
+        status                = add_move(receiver, leg, route, parcel, NULL, parcel->cell, error);
     }
-    for (uint32_t d = 0; d < a->n_dims; d++) {
-        if (a->dst_begin[d] == b->dst_begin[d] && a->src_begin[d] == b->src_begin[d] &&
-            a->length[d] == b->length[d]) {
-            continue;
-        }
-        if (along != a->n_dims || a->dst_begin[d] + a->length[d] != b->dst_begin[d] ||
-            a->src_begin[d] + a->length[d] != b->src_begin[d]) {
-            return false;
-        }
-        along = d;
-    }
-    if (along == a->n_dims) {
-        return false;
-    }
-    a->length[along] += b->length[along];
-    a->src_length[along] += b->length[along];
-    a->bytes += b->bytes;
-    return true;
-}
-
-static void join_all(fy_receiver *receiver, size_t first)
-{
-    ferry_move *moves = receiver->moves;
-    bool        again = true;
-    while (again) {
-        again = false;
-        for (size_t i = first; i < receiver->n_moves; i++) {
-            for (size_t j = first; j < receiver->n_moves; j++) {
-                if (i != j && join(&moves[i], &moves[j])) {
-                    moves[j] = moves[--receiver->n_moves];
-                    again    = true;
-                    if (i == receiver->n_moves) {
-                        i = j; /* box i was the last, and moved */
-                    }
-                    j = first; /* a larger box can join others */
-                }
-            }
-        }
-    }
+    return status;
 }
 
 static ferry_status make_leg(fy_receiver *receiver, uint32_t leg, ferry_error *error)
@@ -434,11 +421,11 @@ static ferry_status make_leg(fy_receiver *receiver, uint32_t leg, ferry_error *e
     const fy_leg   *l      = &receiver->plan->routes.legs[leg];
     const fy_route *route  = &receiver->plan->routes.routes[l->route];
     fy_inlet       *inlet  = find_inlet(receiver, l->route);
-    size_t          first  = receiver->n_moves;
     ferry_status    status = inlet->is_ready ? FERRY_OK : prepare(receiver, inlet, error);
     if (status != FERRY_OK) {
         return status;
     }
+    receiver->parcels.n_items = 0;
     for (size_t i = 0; i < inlet->n_taps; i++) {
         inlet->taps[i].done = 0;
     }
@@ -456,10 +443,7 @@ static ferry_status make_leg(fy_receiver *receiver, uint32_t leg, ferry_error *e
             return status;
         }
     }
-    if (route->merges_by_rank) {
-        join_all(receiver, first);
-    }
-    return FERRY_OK;
+    return send_parcels(receiver, leg, route, error);
 }
 
 static int compare_moves(const void *a, const void *b)

@@ -23,6 +23,7 @@ typedef struct fy_receiver {
     size_t            n_routes, route_capacity;
     ferry_move       *moves; /* of the tensor at work */
     size_t            n_moves, move_capacity;
+    fy_atoms          parcels; /* boxes of the leg at work that may join, with senders as cells */
     uint64_t          n_visited;
 } fy_receiver;
 

@@ -358,13 +358,13 @@ ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_
 static bool choose_replica(const ferry_param_metadata *src, const ferry_param_metadata *dst,
                            uint32_t my_rank, uint32_t *sender_out)
 {
-    const ferry_group *from = src->data_parallel_group_ranks;
-    const ferry_group *to   = dst->data_parallel_group_ranks;
+    const ferry_group *from = fy_group_or_none(src->data_parallel_group_ranks);
+    const ferry_group *to   = fy_group_or_none(dst->data_parallel_group_ranks);
     size_t             position;
     if (to != NULL && !fy_group_find(to, my_rank, &position)) {
         return false;
     }
-    if (from == NULL || ferry_group_size(from) == 0) {
+    if (from == NULL) {
         *sender_out = src->owner_rank;
     } else if (fy_group_find(from, my_rank, &position)) {
         *sender_out =

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/glob.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -192,6 +193,77 @@ static ferry_status add_legs(fy_routes *routes, const char *subset, ferry_error 
     return FERRY_OK;
 }
 
+/*
+ * Senders are chosen route by route and unit by unit, so their order is that of the ranks'
+ * parameters, which the digest covers, and not the one in which tensors happened to be listed: by
+ * the lowest rank that receives, in its order of tensors.
+ */
+typedef struct ranked_leg {
+    uint32_t rank;
+    uint32_t order; /* of the tensor among the rank's */
+    uint32_t leg;
+} ranked_leg;
+
+static int compare_ranked(const void *a, const void *b)
+{
+    const ranked_leg *x = a, *y = b;
+    if (x->rank != y->rank) {
+        return x->rank < y->rank ? -1 : 1;
+    }
+    if (x->order != y->order) {
+        return x->order < y->order ? -1 : 1;
+    }
+    return (x->leg > y->leg) - (x->leg < y->leg);
+}
+
+/* Numbers routes and units in the order of the legs; sorted[] takes the routes in theirs. */
+static void number_routes(fy_routes *routes, const ranked_leg *order, uint32_t *number,
+                          fy_route *sorted)
+{
+    uint32_t n_sorted = 0;
+    for (size_t i = 0; i < routes->n_legs; i++) {
+        fy_leg   *leg = &routes->legs[order[i].leg];
+        uint32_t *to  = &number[leg->route];
+        if (*to == FY_NONE) {
+            sorted[n_sorted]         = routes->routes[leg->route];
+            sorted[n_sorted].n_units = 0;
+            *to                      = n_sorted++;
+        }
+        leg->route = *to;
+        leg->unit  = sorted[*to].n_units++;
+    }
+    memcpy(routes->routes, sorted, n_sorted * sizeof *sorted);
+}
+
+static ferry_status sort_routes(fy_routes *routes, ferry_error *error)
+{
+    ranked_leg  *order  = fy_alloc(routes->n_legs, sizeof *order);
+    uint32_t    *number = fy_alloc(routes->n_routes, sizeof *number);
+    fy_route    *sorted = fy_alloc(routes->n_routes, sizeof *sorted);
+    ferry_status status = FERRY_OK;
+    if (order == NULL || number == NULL || sorted == NULL) {
+        status = fy_fail_no_memory(error, "the layout classes");
+        goto out;
+    }
+    for (size_t i = 0; i < routes->n_legs; i++) {
+        const fy_leg *leg  = &routes->legs[i];
+        uint32_t      rank = fy_route_dst_holders(routes, &routes->routes[leg->route])->first_rank;
+        order[i]           = (ranked_leg){.rank  = rank,
+                                          .order = fy_problem_order(routes->problem, rank, leg->tensor),
+                                          .leg   = (uint32_t)i};
+    }
+    fy_sort(order, routes->n_legs, sizeof *order, compare_ranked);
+    memset(number, 0xff, routes->n_routes * sizeof *number);
+    if (routes->n_legs > 0) {
+        number_routes(routes, order, number, sorted);
+    }
+out:
+    fy_free(order);
+    fy_free(number);
+    fy_free(sorted);
+    return status;
+}
+
 static ferry_status group_units(fy_routes *routes, ferry_error *error)
 {
     uint32_t first    = 0;
@@ -372,6 +444,9 @@ ferry_status fy_routes_build(const fy_problem *problem, const char *subset, fy_r
     ferry_status status = fy_split_whole(1, &routes->one, error);
     if (status == FERRY_OK) {
         status = add_legs(routes, subset, error);
+    }
+    if (status == FERRY_OK) {
+        status = sort_routes(routes, error);
     }
     if (status == FERRY_OK) {
         status = group_units(routes, error);

@@ -202,7 +202,14 @@ ferry_status fy_route_list_atoms(const fy_routes *routes, const fy_route *route,
 ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *route, uint32_t cell,
                                       uint32_t dst, fy_atoms *atoms, uint64_t **index_inout,
                                       size_t *index_capacity, ferry_error *error);
-void         fy_atoms_cleanup(fy_atoms *atoms);
+bool         fy_atoms_push(fy_atoms *atoms, const fy_atom *atom);
+/*
+ * Joins boxes of one cell that are a box together until no two are. What is adjacent in the global
+ * index is so in both shards too, but not the other way round: only the global index decides.
+ * Leaves them in some order.
+ */
+void fy_atoms_join(fy_atoms *atoms, uint32_t n_dims);
+void fy_atoms_cleanup(fy_atoms *atoms);
 
 /* The destination cells that want something of a source cell, ascending. */
 ferry_status fy_route_list_touches(const fy_routes *routes, const fy_route *route, uint32_t cell,

@@ -241,6 +241,40 @@ ferry_status fy_proof_move_check_boxes(const fy_proof_spec *spec, const fy_proof
                : status;
 }
 
+/* No piece goes on where the one before it ends, so a box that jumps is one that leaves a piece. */
+static ferry_status check_jumps(const fy_proof_spec *spec, const fy_proof_move *move,
+                                const char *side, const fy_proof_shard *shard, size_t n_dims,
+                                const uint64_t *begin, ferry_error *error)
+{
+    for (size_t d = FY_PROOF_DIMS - n_dims; d < FY_PROOF_DIMS; d++) {
+        const fy_proof_piece *piece =
+            &shard->dims[d].items[fy_proof_pieces_find(&shard->dims[d], begin[d])];
+        uint64_t kept = piece->local + piece->length - begin[d];
+        if (kept < move->length[d]) {
+            return fy_proof_move_fail(
+                spec, move, error,
+                "the %s box jumps in the global index on dim %zu, from %llu to %llu: it should be "
+                "two moves",
+                side, d - (FY_PROOF_DIMS - n_dims),
+                (unsigned long long)(piece->global + piece->length - 1),
+                (unsigned long long)piece[1].global);
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_proof_move_check_jumps(const fy_proof_spec *spec, const fy_proof_move *move,
+                                       const fy_proof_shard *from, const fy_proof_shard *to,
+                                       ferry_error *error)
+{
+    size_t       src_dims = spec->tensors[move->source].entry->n_dims;
+    size_t       dst_dims = spec->tensors[move->tensor].entry->n_dims;
+    ferry_status status   = check_jumps(spec, move, "source", from, src_dims, move->src, error);
+    return status == FERRY_OK
+               ? check_jumps(spec, move, "destination", to, dst_dims, move->dst, error)
+               : status;
+}
+
 /*
  * In memory a box is a set of runs of equal length. From the last dimension on, a dimension that
  * the box fills joins its runs into one; the first that it does not fill ends that. Runs begin at

@@ -37,6 +37,11 @@ ferry_status fy_proof_move_check_boxes(const fy_proof_spec *spec, const fy_proof
                                        const fy_proof_shard *from, const fy_proof_shard *to,
                                        ferry_error *error);
 
+/* Its boxes, inside both shards, are contiguous in both tensors on every dimension. */
+ferry_status fy_proof_move_check_jumps(const fy_proof_spec *spec, const fy_proof_move *move,
+                                       const fy_proof_shard *from, const fy_proof_shard *to,
+                                       ferry_error *error);
+
 /* Its bytes are those of the box, which starts and ends on bytes wherever it is cut in memory. */
 ferry_status fy_proof_move_check_bytes(const fy_proof_spec *spec, const fy_proof_move *move,
                                        const fy_proof_shard *from, const fy_proof_shard *to,

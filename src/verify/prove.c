@@ -329,7 +329,8 @@ static ferry_status take_move(void *context, const fy_proof_move *move, ferry_er
     if (status != FERRY_OK || (status = find_sender(r, move, &from, error)) != FERRY_OK ||
         (status = fy_proof_move_check_boxes(&r->spec, move, &from, &r->shard, error)) != FERRY_OK ||
         (status = fy_proof_move_check_bytes(&r->spec, move, &from, &r->shard, error)) != FERRY_OK ||
-        (status = check_content(r, move, &from, error)) != FERRY_OK) {
+        (status = check_content(r, move, &from, error)) != FERRY_OK ||
+        (status = fy_proof_move_check_jumps(&r->spec, move, &from, &r->shard, error)) != FERRY_OK) {
         return status;
     }
     memcpy(r->last_dst, move->dst, sizeof r->last_dst);

@@ -441,6 +441,26 @@ def test_mutations():
     expect("null without a cluster", not check_plan(without, plan, "balanced"))
 
 
+def test_jump():
+    """Rows 0 and 2 lie side by side in both shards: right bytes, but two moves."""
+    cut = [{"match": "w", "shard": [{"dim": 0, "axis": "tp", "cycle": 1}]}]
+    spec = {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [4], "dtype": "u8"}],
+            "source": {"mesh": [["tp", 2]], "rules": cut},
+            "destination": {"mesh": [["tp", 2]], "first_rank": 2, "rules": cut}}
+    plan = {"format": "ferry.plan/1", "digest": "0" * 32, "world": 4, "tensors": 1,
+            "bound": {"seconds": None, "rank": 0, "why": "egress"},
+            "moves": [{"task_id": 0, "tensor": "w", "from": rank, "to": rank + 2, "bytes": 1,
+                       "src": [[row, 1]], "dst": [[row, 1]]} for rank in (0, 1) for row in (0, 1)]}
+    refresh(plan)
+    problems = check_plan(spec, plan, "balanced")
+    expect("rows that lie apart, move by move", not problems, problems)
+    plan["moves"][2:] = [{**plan["moves"][2], "bytes": 2, "src": [[0, 2]], "dst": [[0, 2]]}]
+    refresh(plan)
+    problems = check_plan(spec, plan, "balanced")
+    expect("rows that lie apart in one move",
+           any("not contiguous in the global index" in problem for problem in problems), problems)
+
+
 # ---- random specs --------------------------------------------------------------------------------
 
 
@@ -669,6 +689,7 @@ def main():
     test_shards()
     test_sides()
     test_mutations()
+    test_jump()
     test_flow(arguments.seed, 4 * arguments.count)
     test_balance()
     test_generators(200)

@@ -2,11 +2,12 @@
 """Random specs through `ferry plan`, every plan held against the oracle.
 
     plan_random.py --ferry PATH [--seed S] [--count N] [--policy balanced|seed|both] [--balance]
-                   [--shards PATH]
+                   [--shards PATH] [--spec FILE]
 
 Case i of a run is made from seed S + i alone. The first failure prints its seed, the spec and the
 command that repeats it, and the exit status is 1; `--keep-going` looks at all cases. With --shards,
-the program plan_shards.c, what the ranks hold is compared as well.
+the program plan_shards.c, what the ranks hold is compared as well. --spec takes the one spec of a
+file instead.
 """
 
 import argparse
@@ -226,9 +227,8 @@ def check_missing(sentence, missing, spec, about):
              and int(count or len(holders)) == len(holders), about + sentence)
 
 
-def check_case(ferry, seed, policy, stack_dims):
+def check_case(ferry, seed, policy, spec):
     rng = random.Random(seed)
-    spec = spec_random.random_spec(seed, stack_dims)
     path = ferry.write(spec)
     plan = ferry.plan(path)
     fail_on(check_plan(spec, plan, policy))
@@ -275,6 +275,8 @@ def held_elements(spec):
 
 
 def spec_of(seed, arguments):
+    if arguments.spec:
+        return json.loads(Path(arguments.spec).read_text(encoding="utf-8"))
     if arguments.balance:
         return spec_random.random_balance_spec(seed)
     return spec_random.random_spec(seed, arguments.stack_dims)
@@ -283,6 +285,7 @@ def spec_of(seed, arguments):
 def report(seed, policy, failure, arguments):
     options = ["--ferry", arguments.ferry, "--seed", str(seed), "--count", "1", "--policy", policy]
     options += ["--balance"] * arguments.balance + ["--stack-dims"] * arguments.stack_dims
+    options += ["--spec", arguments.spec] if arguments.spec else []
     options += ["--shards", arguments.shards] if arguments.shards else []
     print("FAILED seed %d, policy %s\n%s" % (seed, policy, failure))
     print("spec: " + json.dumps(spec_of(seed, arguments)))
@@ -297,7 +300,7 @@ def run_case(seed, policy, folder, arguments):
         if arguments.balance:
             check_balance_case(ferry, seed)
         else:
-            check_case(ferry, seed, policy, arguments.stack_dims)
+            check_case(ferry, seed, policy, spec_of(seed, arguments))
         return True
     except Failure as failure:
         report(seed, policy, failure, arguments)
@@ -308,6 +311,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ferry", required=True, help="the command")
     parser.add_argument("--shards", help="the program plan_shards")
+    parser.add_argument("--spec", help="this spec, and no random ones")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--policy", choices=["balanced", "seed", "both"], default="both")
@@ -323,6 +327,7 @@ def parse_arguments():
 
 def main():
     arguments = parse_arguments()
+    arguments.count = 1 if arguments.spec else arguments.count
     policies = ["balanced", "seed"] if arguments.policy == "both" else [arguments.policy]
     if arguments.balance:
         policies = ["balanced"]

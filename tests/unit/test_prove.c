@@ -58,16 +58,16 @@ static void test_base(void **state)
 }
 
 typedef struct mutation {
-    const char *name;
-    const char *find; /* in the base; its first place */
-    const char *replace;
+    const char  *name;
+    const char  *find; /* in the base; its first place */
+    const char  *replace;
     ferry_status status;
-    const char *words;
+    const char  *words;
 } mutation;
 
 static void write_mutated(const char *file, const char *base, const mutation *m)
 {
-    char text[8192];
+    char        text[8192];
     const char *place = strstr(base, m->find);
     if (place == NULL) {
         fail_msg("%s: nothing to mutate", m->name);
@@ -212,6 +212,47 @@ static void test_spec_mutations(void **state)
     }
 }
 
+/*
+ * Both ranks hold rows 0 and 2, side by side in their shards. Two moves bring them over; one would
+ * bring the right bytes too, but it is no contiguous range of the tensor.
+ */
+#define SIDE                                                                                       \
+    "{'mesh':[['tp',2]],'ranks':[%d,%d],'rules':[{'match':'*','shard':[{'dim':0,'axis':'tp',%s}]}" \
+    "]}"
+#define MOVE(id, from, to, src, dst, rows)                                                         \
+    "{'task_id':" #id ",'tensor':'a','from':" #from ",'to':" #to ",'src':[[" #src "," #rows        \
+    "]],'dst':[[" #dst "," #rows "]],'bytes':" #rows "}"
+
+static void write_jump(const char *src_cut, const char *dst_cut, const char *moves)
+{
+    char spec[1000], plan[2000];
+    snprintf(spec, sizeof spec,
+             "{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[4],'dtype':'u8'}],"
+             "'source':" SIDE ",'destination':" SIDE "}",
+             0, 1, src_cut, 2, 3, dst_cut);
+    snprintf(plan, sizeof plan,
+             "{'format':'ferry.plan/1','digest':'00112233445566778899aabbccddeeff','world':4,"
+             "'tensors':1,'bytes':{'moved':4,'local':0,'total':4},'bound':{'seconds':null,'rank':0,"
+             "'why':'egress'},'ranks':[{'rank':0,'in':0,'out':2,'local':0},{'rank':1,'in':0,"
+             "'out':2,'local':0},{'rank':2,'in':2,'out':0,'local':0},{'rank':3,'in':2,'out':0,"
+             "'local':0}],'moves':[%s]}",
+             moves);
+    write_json("spec.json", spec);
+    write_json("plan.json", plan);
+}
+
+static void test_jumps(void **state)
+{
+    (void)state;
+    write_jump("'cycle':1", "'blocks':[2,2]",
+               MOVE(0, 0, 2, 0, 0, 1) "," MOVE(1, 0, 2, 1, 1, 1) "," MOVE(
+                   2, 1, 3, 0, 0, 1) "," MOVE(3, 1, 3, 1, 1, 1));
+    expect("two moves", FERRY_OK, "");
+    write_jump("'cycle':1", "'blocks':[2,2]",
+               MOVE(0, 0, 2, 0, 0, 1) "," MOVE(1, 0, 2, 1, 1, 1) "," MOVE(2, 1, 3, 0, 0, 2));
+    expect("one move", FERRY_ERR_PROOF, "task 2|source box|jumps|dim 0|from 1 to 3");
+}
+
 /* Every allocation of the library fails once: a status, no leak, and the proof at the end. */
 static void test_failing_allocations(void **state)
 {
@@ -219,9 +260,9 @@ static void test_failing_allocations(void **state)
     write_json("spec.json", base_spec);
     write_json("plan.json", base_plan);
     for (int way = 0; way < 2; way++) {
-        int64_t n = 0;
+        int64_t      n = 0;
         ferry_status status;
-        ferry_error error;
+        ferry_error  error;
         do {
             fy_alloc_fail_after(n++);
             status = prove(way == 0 ? FY_PROOF_SMALL_SHARD : 0, NULL, &error);
@@ -254,10 +295,10 @@ static void test_files_and_misuse(void **state)
 static void test_key_order(void **state)
 {
     (void)state;
-    char text[8192];
-    const char *moves = strstr(base_plan, "'moves'");
-    int n_moves = (int)strlen(moves) - 1;
-    int n_head = (int)(moves - base_plan) - 2; /* without the brace and the comma */
+    char        text[8192];
+    const char *moves   = strstr(base_plan, "'moves'");
+    int         n_moves = (int)strlen(moves) - 1;
+    int         n_head  = (int)(moves - base_plan) - 2; /* without the brace and the comma */
     snprintf(text, sizeof text, "{'schedule':{'batches':[{'round':0}],'s':'}\\\"'} , %.*s,\n%.*s}",
              n_moves, moves, n_head, base_plan + 1);
     write_json("spec.json", base_spec);
@@ -271,6 +312,7 @@ int main(void)
         cmocka_unit_test(test_base),
         cmocka_unit_test(test_plan_mutations),
         cmocka_unit_test(test_spec_mutations),
+        cmocka_unit_test(test_jumps),
         cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_files_and_misuse),
         cmocka_unit_test(test_key_order),
