@@ -466,7 +466,9 @@ def ranks_of(pid):
 
 def shared_files():
     """Of ferry: other tests may run beside this one."""
-    return {name for name in os.listdir("/dev/shm") if "ferry" in name}
+    # Folders of tests that run beside this one are not the ranks'.
+    return {name for name in os.listdir("/dev/shm")
+            if "ferry" in name and not name.startswith("ferry-test-")}
 
 
 def begin_endless(path, *words):
