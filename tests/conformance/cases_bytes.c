@@ -115,9 +115,37 @@ void case_big(rank_context *me)
     free(source);
 }
 
+/*
+ * Large puts and a flush, and nothing else: no signal has ever gone where they go, and the control
+ * plane tells that they are there.
+ */
+static void flush_alone(rank_context *me)
+{
+    enum { BYTES = 100000 };
+    ferry_region  *data   = alloc_region(me, (uint64_t)me->n_ranks * BYTES);
+    unsigned char *source = take(me, BYTES);
+    fill(source, BYTES, seed_of(me, 22, me->rank, 0));
+    for (uint32_t peer = 0; peer < me->n_ranks; peer++) {
+        put(me, peer, data, (uint64_t)me->rank * BYTES, source, BYTES);
+    }
+    flush(me, FERRY_ANY_RANK);
+    memset(source, 0xee, BYTES);
+    meet(me);
+    for (uint32_t peer = 0; peer < me->n_ranks; peer++) {
+        size_t bad =
+            mismatch(base_of(data) + (size_t)peer * BYTES, BYTES, seed_of(me, 22, peer, 0));
+        expect(me, bad == BYTES, "byte %zu of rank %u is not in place after its flush", bad,
+               (unsigned)peer);
+    }
+    meet(me);
+    ferry_region_free(data);
+    free(source);
+}
+
 /* Everybody puts to everybody, flushes, spoils the source, and only then says so. */
 void case_flush(rank_context *me)
 {
+    flush_alone(me);
     enum { MOST = 1 << 20, N_PUTS = 5 };
     ferry_region  *data   = alloc_region(me, (uint64_t)me->n_ranks * N_PUTS * MOST);
     ferry_region  *words  = alloc_region(me, 64 * 8);

@@ -24,6 +24,7 @@ static const engine_row rows[] = {
     {"ucx", "ucx", "ucx", false, {"UCX_TLS=tcp"}},
     {"ucx_strict", "strict:ucx", "ucx", false, {"UCX_TLS=tcp"}},
     {"ucx_rma", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
+    {"ucx_late", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
     {"mixed", "", "ucx", false, {"UCX_TLS=tcp"}},
 };
 

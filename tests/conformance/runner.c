@@ -34,6 +34,7 @@ static const engine_row engine_rows[] = {
     {"ucx_delay", "delay=100us:ucx", "ucx", false, {"UCX_TLS=tcp"}},
     {"ucx_trace", "trace:ucx", "ucx", false, {"UCX_TLS=tcp"}},
     {"ucx_rma", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
+    {"ucx_late", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
     {"ucx_rma_strict", "strict:ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
     {"ucx_rma_tcp", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=tcp"}},
 };

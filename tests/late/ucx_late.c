@@ -1,0 +1,286 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A network that does what RDMA may do, beneath the engine over UCX: what ucp_put_nbx is given is
+ * taken from its source some progress later, and stays here until ucp_ep_flush_nbx lets it go, in
+ * any order. Active messages pass by. Shared memory and TCP put in place at once whatever is asked
+ * of them, so over them nothing of what the engine owes to order could ever be found missing.
+ *
+ * The engine is linked a second time, with this in front of UCX. FERRY_UCX_LATE_SEED draws anew.
+ */
+#include "support/random.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucp/api/ucp.h>
+
+typedef struct late_put {
+    struct late_put        *next;
+    ucp_worker_h            worker;
+    ucp_ep_h                ep;
+    const void             *source;
+    void                   *copy; /* NULL: the source is still to be read */
+    size_t                  bytes;
+    uint64_t                address;
+    ucp_rkey_h              rkey;
+    bool                    is_gone; /* let go: stays for its completion only */
+    ucp_send_nbx_callback_t done;
+    void                   *user_data;
+} late_put;
+
+typedef struct endpoint {
+    struct endpoint *next;
+    ucp_ep_h         ep;
+    ucp_worker_h     worker;
+} endpoint;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static late_put       *held;
+static endpoint       *endpoints;
+static uint64_t        state;
+static bool            is_seeded;
+
+ucs_status_t     __real_ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params,
+                                      ucp_ep_h *ep_out);
+ucs_status_ptr_t __real_ucp_put_nbx(ucp_ep_h ep, const void *buffer, size_t count, uint64_t address,
+                                    ucp_rkey_h rkey, const ucp_request_param_t *params);
+ucs_status_ptr_t __real_ucp_ep_flush_nbx(ucp_ep_h ep, const ucp_request_param_t *params);
+ucs_status_ptr_t __real_ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t *params);
+unsigned         __real_ucp_worker_progress(ucp_worker_h worker);
+ucs_status_t     __real_ucp_worker_arm(ucp_worker_h worker);
+void             __real_ucp_request_free(void *request);
+
+ucs_status_t     __wrap_ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params,
+                                      ucp_ep_h *ep_out);
+ucs_status_ptr_t __wrap_ucp_put_nbx(ucp_ep_h ep, const void *buffer, size_t count, uint64_t address,
+                                    ucp_rkey_h rkey, const ucp_request_param_t *params);
+ucs_status_ptr_t __wrap_ucp_ep_flush_nbx(ucp_ep_h ep, const ucp_request_param_t *params);
+ucs_status_ptr_t __wrap_ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t *params);
+unsigned         __wrap_ucp_worker_progress(ucp_worker_h worker);
+ucs_status_t     __wrap_ucp_worker_arm(ucp_worker_h worker);
+void             __wrap_ucp_request_free(void *request);
+
+/* Under the lock. */
+static uint32_t draw(uint32_t limit)
+{
+    if (!is_seeded) {
+        const char *seed = getenv("FERRY_UCX_LATE_SEED");
+        state            = seed == NULL ? 1 : strtoull(seed, NULL, 10);
+        is_seeded        = true;
+    }
+    return random_below(&state, limit);
+}
+
+static ucp_worker_h worker_of(ucp_ep_h ep)
+{
+    endpoint *one = endpoints;
+    while (one != NULL && one->ep != ep) {
+        one = one->next;
+    }
+    return one == NULL ? NULL : one->worker;
+}
+
+ucs_status_t __wrap_ucp_ep_create(ucp_worker_h worker, const ucp_ep_params_t *params,
+                                  ucp_ep_h *ep_out)
+{
+    endpoint    *one    = calloc(1, sizeof *one);
+    ucs_status_t status = one == NULL ? UCS_ERR_NO_MEMORY : UCS_OK;
+    if (status == UCS_OK) {
+        status = __real_ucp_ep_create(worker, params, ep_out);
+    }
+    if (status != UCS_OK) {
+        free(one);
+        return status;
+    }
+    pthread_mutex_lock(&lock);
+    *one      = (endpoint){.next = endpoints, .ep = *ep_out, .worker = worker};
+    endpoints = one;
+    pthread_mutex_unlock(&lock);
+    return UCS_OK;
+}
+
+/* The request is the put itself, which no call of UCX but the wrapped ones ever sees. */
+ucs_status_ptr_t __wrap_ucp_put_nbx(ucp_ep_h ep, const void *buffer, size_t count, uint64_t address,
+                                    ucp_rkey_h rkey, const ucp_request_param_t *params)
+{
+    late_put *put = calloc(1, sizeof *put);
+    if (put == NULL) {
+        return UCS_STATUS_PTR(UCS_ERR_NO_MEMORY);
+    }
+    pthread_mutex_lock(&lock);
+    *put = (late_put){.next      = held,
+                      .worker    = worker_of(ep),
+                      .ep        = ep,
+                      .source    = buffer,
+                      .bytes     = count,
+                      .address   = address,
+                      .rkey      = rkey,
+                      .done      = params->cb.send,
+                      .user_data = params->user_data};
+    held = put;
+    pthread_mutex_unlock(&lock);
+    return put;
+}
+
+static bool take_source(late_put *put)
+{
+    put->copy = malloc(put->bytes + 1);
+    if (put->copy != NULL) {
+        memcpy(put->copy, put->source, put->bytes);
+    }
+    return put->copy != NULL;
+}
+
+static void release_copy(void *request, ucs_status_t status, void *user_data)
+{
+    (void)status;
+    free(user_data);
+    if (request != NULL) {
+        __real_ucp_request_free(request);
+    }
+}
+
+static void let_go(late_put *put)
+{
+    if (put->copy == NULL && !take_source(put)) {
+        abort();
+    }
+    void               *copy   = put->copy;
+    ucp_request_param_t params = {.op_attr_mask =
+                                      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                  .cb        = {.send = release_copy},
+                                  .user_data = copy};
+    put->is_gone               = true;
+    ucs_status_ptr_t request =
+        __real_ucp_put_nbx(put->ep, copy, put->bytes, put->address, put->rkey, &params);
+    if (request == NULL || UCS_PTR_IS_ERR(request)) {
+        free(copy);
+    }
+}
+
+/* One of those that an endpoint holds back, or NULL. */
+static late_put *choose(ucp_ep_h ep)
+{
+    late_put *chosen = NULL;
+    uint32_t  n      = 0;
+    for (late_put *put = held; put != NULL; put = put->next) {
+        if (put->ep == ep && !put->is_gone && draw(++n) == 0) {
+            chosen = put;
+        }
+    }
+    return chosen;
+}
+
+/* A put that was completed to the engine and let go is over. */
+static void forget(late_put *over)
+{
+    late_put **link = &held;
+    while (*link != over) {
+        link = &(*link)->next;
+    }
+    *link = over->next;
+    free(over);
+}
+
+ucs_status_ptr_t __wrap_ucp_ep_flush_nbx(ucp_ep_h ep, const ucp_request_param_t *params)
+{
+    late_put *put;
+    pthread_mutex_lock(&lock);
+    while ((put = choose(ep)) != NULL) {
+        let_go(put);
+        if (put->done == NULL) {
+            forget(put);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return __real_ucp_ep_flush_nbx(ep, params);
+}
+
+/* What was not flushed before its end is lost with a connection. */
+ucs_status_ptr_t __wrap_ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t *params)
+{
+    pthread_mutex_lock(&lock);
+    for (late_put **link = &held; *link != NULL;) {
+        late_put *put = *link;
+        if (put->ep == ep) {
+            *link = put->next;
+            if (!put->is_gone) {
+                free(put->copy);
+            }
+            free(put);
+        } else {
+            link = &put->next;
+        }
+    }
+    for (endpoint **link = &endpoints; *link != NULL; link = &(*link)->next) {
+        if ((*link)->ep == ep) {
+            endpoint *one = *link;
+            *link         = one->next;
+            free(one);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return __real_ucp_ep_close_nbx(ep, params);
+}
+
+/* A put whose source is not needed from here on, or NULL: not always the first, nor at once. */
+static late_put *complete_one(ucp_worker_h worker)
+{
+    for (late_put *put = held; put != NULL; put = put->next) {
+        if (put->worker == worker && put->done != NULL && draw(4) == 0 &&
+            (put->is_gone || take_source(put))) {
+            return put;
+        }
+    }
+    return NULL;
+}
+
+unsigned __wrap_ucp_worker_progress(ucp_worker_h worker)
+{
+    unsigned n = __real_ucp_worker_progress(worker);
+    pthread_mutex_lock(&lock);
+    late_put *put = complete_one(worker);
+    if (put != NULL) {
+        ucp_send_nbx_callback_t done      = put->done;
+        void                   *user_data = put->user_data;
+        put->done                         = NULL;
+        void *request                     = put;
+        if (put->is_gone) {
+            forget(put);
+            request = NULL;
+        }
+        pthread_mutex_unlock(&lock);
+        done(request, UCS_OK, user_data);
+        return n + 1;
+    }
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+/* Nobody sleeps on a completion that is about to come. */
+ucs_status_t __wrap_ucp_worker_arm(ucp_worker_h worker)
+{
+    bool is_busy = false;
+    pthread_mutex_lock(&lock);
+    for (late_put *put = held; put != NULL && !is_busy; put = put->next) {
+        is_busy = put->worker == worker && put->done != NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    return is_busy ? UCS_ERR_BUSY : __real_ucp_worker_arm(worker);
+}
+
+/* Puts free themselves. */
+void __wrap_ucp_request_free(void *request)
+{
+    bool is_put = request == NULL;
+    pthread_mutex_lock(&lock);
+    for (late_put *put = held; put != NULL && !is_put; put = put->next) {
+        is_put = put == request;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!is_put) {
+        __real_ucp_request_free(request);
+    }
+}
