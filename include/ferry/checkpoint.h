@@ -101,6 +101,8 @@ typedef struct ferry_work_progress {
     uint64_t    done_bytes;
     uint64_t    total_bytes;
     double      seconds; /* since the work began */
+    const char *anew;    /* why a conversion that may go on where an earlier one ended does not: a
+                            phrase that lives for ever; NULL: it does, or nothing was left */
 } ferry_work_progress;
 
 /*
@@ -174,6 +176,13 @@ FERRY_API ferry_status ferry_conversion_estimate(const ferry_conversion *convers
                                                  const char *path, double *seconds_out,
                                                  ferry_error *error);
 
+/*
+ * Whether a run could begin to write to path as far as the path alone says: nothing is there, and
+ * the folder around it is. For asking before long work; ferry_conversion_run asks again. Removes
+ * what a run that was killed at its very end has left of its own in a result that is whole.
+ */
+FERRY_API ferry_status ferry_conversion_check_target(const char *path, ferry_error *error);
+
 typedef struct ferry_conversion_run_options {
     size_t                 struct_size;
     bool                   resume;   /* go on where an equal run ended; leave what that needs */
@@ -187,17 +196,18 @@ typedef struct ferry_conversion_run_options {
     }
 
 typedef struct ferry_conversion_result {
-    size_t   struct_size;
-    uint64_t written_bytes;
-    uint64_t resumed_bytes; /* of those, what an earlier run had written */
-    uint64_t n_checked;     /* checksums of the source that were compared */
-    double   seconds;       /* all of it, until everything was synced */
-    double   copy_seconds;
+    size_t      struct_size;
+    uint64_t    written_bytes;
+    uint64_t    resumed_bytes; /* of those, what an earlier run had written */
+    uint64_t    n_checked;     /* checksums of the source that were compared */
+    double      seconds;       /* all of it, until everything was synced */
+    double      copy_seconds;
+    const char *anew; /* as in ferry_work_progress */
 } ferry_conversion_result;
 
 #define FERRY_CONVERSION_RESULT_INIT                                                               \
     {                                                                                              \
-        sizeof(ferry_conversion_result), 0, 0, 0, 0, 0                                             \
+        sizeof(ferry_conversion_result), 0, 0, 0, 0, 0, NULL                                       \
     }
 
 /*

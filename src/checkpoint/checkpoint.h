@@ -18,7 +18,8 @@ typedef struct fy_ckpt_file {
     char        *path; /* to open it */
     const char  *name; /* within the folder: the end of path */
     uint64_t     bytes;
-    int64_t      changed_s, changed_ns; /* its time of change when it was opened */
+    int64_t      changed_s, changed_ns; /* st_mtim when it was opened */
+    int64_t      touched_s, touched_ns; /* st_ctim then */
     uint64_t     inode;
     uint32_t     rank; /* sharded: whose it is; logical: 0 */
     fy_st_header header;

@@ -39,7 +39,7 @@ struct ferry_conversion {
     json_t                 *tensors;    /* that the layout file lists, or NULL */
     json_t                 *replicated; /* names that no built-in rule knows, or NULL */
     fy_job                  job;
-    fy_hash128              target_key; /* of the layout that was asked for */
+    fy_hash128              target_key; /* of the layout that was asked for, as resolved */
     fy_arena                arena;
     bool                    is_sharded;
     fy_out_file            *out;
@@ -60,6 +60,9 @@ fy_out_type fy_conversion_type(const ferry_conversion *conversion, uint32_t tens
 
 /* Where a tensor stands in a file's form; it is there. */
 fy_form_tensor *fy_out_find(const fy_out_file *file, uint32_t tensor);
+
+/* Puts the JSON's text on record, "" for NULL. */
+ferry_status fy_conversion_digest_json(fy_digest *digest, const json_t *json, ferry_error *error);
 
 /* The forms of all files of the result. */
 ferry_status fy_conversion_make_forms(ferry_conversion *conversion, ferry_error *error);
@@ -93,6 +96,7 @@ typedef struct fy_conversion_work {
     uint64_t                            total_bytes;
     _Atomic bool                        copies_in_kernel;
     const char                         *phase;
+    const char                         *anew; /* why what was left is not gone on with; NULL */
     double                              began;
 } fy_conversion_work;
 

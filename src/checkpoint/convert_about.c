@@ -41,6 +41,13 @@ const char *ferry_conversion_replicated_at(const ferry_conversion *conversion, s
                               : json_string_value(json_array_get(conversion->replicated, index));
 }
 
+ferry_status ferry_conversion_check_target(const char *path, ferry_error *error)
+{
+    return path == NULL
+               ? fy_fail(error, FERRY_ERR_MISUSE, "ferry_conversion_check_target needs a path")
+               : fy_folder_check(path, error);
+}
+
 /* ---- how long it takes ---- */
 
 enum { TRY_BYTES = 64 << 20, TRY_PIECE = 1 << 20 };

@@ -168,7 +168,7 @@ static ferry_status check_subset(const ferry_conversion *c, ferry_error *error)
     return FERRY_OK;
 }
 
-static ferry_status hash_json(fy_digest *digest, const json_t *json, ferry_error *error)
+ferry_status fy_conversion_digest_json(fy_digest *digest, const json_t *json, ferry_error *error)
 {
     char        *text   = NULL;
     ferry_status status = json == NULL ? FERRY_OK : fy_json_dump(json, &text, error);
@@ -181,14 +181,10 @@ static ferry_status hash_json(fy_digest *digest, const json_t *json, ferry_error
 static ferry_status make_key(ferry_conversion *c, ferry_error *error)
 {
     fy_digest    digest = {0};
-    ferry_status status = hash_json(&digest, c->side, error);
+    ferry_status status = fy_conversion_digest_json(&digest, c->side, error);
     if (status == FERRY_OK) {
-        status = hash_json(&digest, c->tensors, error);
+        status = fy_conversion_digest_json(&digest, c->tensors, error);
     }
-    fy_digest_text(&digest, c->subset == NULL ? "" : c->subset);
-    fy_digest_u64(&digest, c->subset != NULL);
-    fy_digest_u64(&digest, c->cast);
-    fy_digest_u64(&digest, c->part_bytes);
     bool failed   = digest.failed != 0;
     c->target_key = fy_digest_take(&digest);
     fy_digest_cleanup(&digest);

@@ -6,6 +6,8 @@
 #include "checkpoint/layout_file.h"
 #include "checkpoint/open.h"
 
+#include <ferry/ferry.h>
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -16,26 +18,64 @@
 
 /* ---- the journal ---- */
 
+/* Not by their paths: who types another one to the same files goes on. */
+static void digest_source_files(fy_digest *digest, const ferry_checkpoint *from)
+{
+    fy_digest_u64(digest, from->n_files);
+    for (size_t i = 0; i < from->n_files; i++) {
+        const fy_ckpt_file *file = &from->files[i];
+        fy_digest_text(digest, file->name);
+        fy_digest_u64(digest, file->rank);
+        fy_digest_u64(digest, file->bytes);
+        fy_digest_u64(digest, file->inode);
+        fy_digest_u64(digest, (uint64_t)file->changed_s);
+        fy_digest_u64(digest, (uint64_t)file->changed_ns);
+        /* Whoever sets the time of change back cannot set this one. */
+        fy_digest_u64(digest, (uint64_t)file->touched_s);
+        fy_digest_u64(digest, (uint64_t)file->touched_ns);
+    }
+}
+
+/* Of a checkpoint as it was understood: whatever file it was read from, and however written. */
+static ferry_status digest_source_layout(fy_digest *digest, const ferry_checkpoint *from,
+                                         ferry_error *error)
+{
+    fy_digest_u64(digest, from->is_sharded);
+    fy_digest_u64(digest, from->n_tensors);
+    for (size_t i = 0; i < from->n_tensors; i++) {
+        const fy_ckpt_tensor *tensor = &from->tensors[i];
+        fy_digest_text(digest, tensor->name);
+        fy_digest_text(digest, tensor->dtype_text == NULL ? "" : tensor->dtype_text);
+        fy_digest_u64(digest, tensor->n_dims);
+        for (uint32_t d = 0; d < tensor->n_dims; d++) {
+            fy_digest_u64(digest, tensor->shape[d]);
+        }
+    }
+    return fy_conversion_digest_json(digest, from->layout, error);
+}
+
 /* Of everything that the bytes written depend on. */
-static ferry_status make_key(const fy_conversion_work *w, fy_hash128 *key_out, ferry_error *error)
+static ferry_status make_key(const fy_conversion_work *w, fy_journal_key *key_out,
+                             ferry_error *error)
 {
     const ferry_conversion *c      = w->conversion;
     fy_digest               digest = {0};
-    fy_digest_text(&digest, "ferry.conversion/1");
-    fy_digest_hash(&digest, c->target_key);
-    fy_digest_u64(&digest, c->from->n_files);
-    for (size_t i = 0; i < c->from->n_files; i++) {
-        const fy_ckpt_file *file = &c->from->files[i];
-        fy_digest_text(&digest, file->path);
-        fy_digest_u64(&digest, file->bytes);
-        fy_digest_u64(&digest, (uint64_t)file->changed_s);
-        fy_digest_u64(&digest, (uint64_t)file->changed_ns);
-        fy_digest_u64(&digest, file->inode);
-    }
-    bool failed = digest.failed != 0;
-    *key_out    = fy_digest_take(&digest);
+    fy_digest_text(&digest, ferry_version());
+    key_out->part[FY_KEY_PROGRAM] = fy_digest_take(&digest);
+    digest_source_files(&digest, c->from);
+    key_out->part[FY_KEY_SOURCE_FILES]  = fy_digest_take(&digest);
+    ferry_status status                 = digest_source_layout(&digest, c->from, error);
+    key_out->part[FY_KEY_SOURCE_LAYOUT] = fy_digest_take(&digest);
+    key_out->part[FY_KEY_TARGET]        = c->target_key;
+    fy_digest_text(&digest, c->subset == NULL ? "" : c->subset);
+    fy_digest_u64(&digest, c->subset != NULL);
+    fy_digest_u64(&digest, c->cast);
+    fy_digest_u64(&digest, c->part_bytes);
+    key_out->part[FY_KEY_OPTIONS] = fy_digest_take(&digest);
+    bool failed                   = digest.failed != 0;
     fy_digest_cleanup(&digest);
-    return failed ? fy_fail_no_memory(error, "the key of a conversion") : FERRY_OK;
+    return status == FERRY_OK && failed ? fy_fail_no_memory(error, "the key of a conversion")
+                                        : status;
 }
 
 static ferry_status note_resumed(void *context, uint64_t task, const uint64_t *values,
@@ -59,25 +99,81 @@ static ferry_status note_resumed(void *context, uint64_t task, const uint64_t *v
     return FERRY_OK;
 }
 
-ferry_status fy_convert_open_journal(fy_conversion_work *w, bool is_resumed, ferry_error *error)
+/* The names of the files that tensors go into. */
+typedef struct name_set {
+    const ferry_conversion *conversion;
+    fy_index                index;
+} name_set;
+
+static ferry_status collect_names(const ferry_conversion *c, name_set *names, ferry_error *error)
 {
-    fy_hash128 key;
-    bool       fits = false;
+    *names = (name_set){.conversion = c};
+    for (size_t i = 0; i < c->n_out; i++) {
+        const char *name = c->out[i].name;
+        if (!fy_index_insert(&names->index, fy_hash64(name, strlen(name)), (uint32_t)i)) {
+            fy_index_cleanup(&names->index);
+            return fy_fail_no_memory(error, "the files of a conversion");
+        }
+    }
+    return FERRY_OK;
+}
+
+static bool has_tensors_or_journal(const void *context, const char *name)
+{
+    const name_set *names = context;
+    fy_index_cursor c     = fy_index_first(&names->index, fy_hash64(name, strlen(name)));
+    while (c.value != FY_INDEX_NONE && strcmp(names->conversion->out[c.value].name, name) != 0) {
+        fy_index_next(&names->index, &c);
+    }
+    return c.value != FY_INDEX_NONE || strcmp(name, FY_JOURNAL_NAME) == 0;
+}
+
+/* Of what an earlier run has left only tensors are gone on with. All else is made again at the end,
+ * and what no run would make now, such as the copy of a file that is gone, must not stay. */
+static ferry_status keep_tensors(fy_conversion_work *w, ferry_error *error)
+{
+    name_set     names;
+    ferry_status status = collect_names(w->conversion, &names, error);
+    if (status == FERRY_OK) {
+        status = fy_folder_keep_only(&w->folder, has_tensors_or_journal, &names, error);
+        fy_index_cleanup(&names.index);
+    }
+    return status;
+}
+
+/* *misfit_out is NULL where the journal of an earlier run is gone on with, else why it is not. */
+static ferry_status resume(fy_conversion_work *w, const fy_journal_key *key,
+                           const char **misfit_out, ferry_error *error)
+{
+    w->resumed = fy_alloc_zeroed(w->conversion->job.problem.n_tensors, sizeof *w->resumed);
+    if (w->resumed == NULL) {
+        return fy_fail_no_memory(error, "what an earlier run has done");
+    }
+    ferry_status status =
+        fy_journal_resume(w->folder.fd, key, note_resumed, w, &w->journal, misfit_out, error);
+    if (status == FERRY_OK && *misfit_out == NULL) {
+        return keep_tensors(w, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_folder_clear(&w->folder, error);
+    }
+    return status;
+}
+
+ferry_status fy_convert_open_journal(fy_conversion_work *w, fy_leftover left, ferry_error *error)
+{
+    fy_journal_key key;
+    const char    *misfit = left == FY_LEFT_STRANGE ? "it held what no run of ferry leaves" : NULL;
     if (!w->options->resume) {
         return FERRY_OK;
     }
     ferry_status status = make_key(w, &key, error);
-    if (status == FERRY_OK && is_resumed) {
-        w->resumed = fy_alloc_zeroed(w->conversion->job.problem.n_tensors, sizeof *w->resumed);
-        status     = w->resumed == NULL ? fy_fail_no_memory(error, "what an earlier run has done")
-                                        : fy_journal_resume(w->folder.fd, key, note_resumed, w,
-                                                            &w->journal, &fits, error);
+    if (status == FERRY_OK && left == FY_LEFT_FILES) {
+        status = resume(w, &key, &misfit, error);
     }
-    if (status == FERRY_OK && is_resumed && !fits) {
-        status = fy_folder_clear(&w->folder, error);
-    }
-    if (status == FERRY_OK && !fits) {
-        status = fy_journal_create(w->folder.fd, key, &w->journal, error);
+    if (status == FERRY_OK && w->journal.fd < 0) {
+        w->anew = misfit;
+        status  = fy_journal_create(w->folder.fd, &key, &w->journal, error);
     }
     return status;
 }

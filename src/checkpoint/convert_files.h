@@ -7,7 +7,8 @@
 /* What a run does to the partial folder, beside filling tensors in. */
 
 /* Begins the journal of a run that may be gone on with, or goes on with one that fits. */
-ferry_status fy_convert_open_journal(fy_conversion_work *work, bool is_resumed, ferry_error *error);
+ferry_status fy_convert_open_journal(fy_conversion_work *work, fy_leftover left,
+                                     ferry_error *error);
 
 /* Makes the result's files in their full sizes; a disk that is too small shows at once. */
 ferry_status fy_convert_make_files(fy_conversion_work *work, ferry_error *error);

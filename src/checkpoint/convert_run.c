@@ -84,7 +84,8 @@ static bool tell(fy_conversion_work *w)
     ferry_work_progress progress = {.phase       = w->phase,
                                     .done_bytes  = atomic_load(&w->done_bytes),
                                     .total_bytes = w->total_bytes,
-                                    .seconds     = fy_seconds_now() - w->began};
+                                    .seconds     = fy_seconds_now() - w->began,
+                                    .anew        = w->anew};
     bool                goes_on =
         w->options->progress == NULL || w->options->progress(w->options->context, &progress);
     if (!goes_on) {
@@ -209,16 +210,17 @@ static void fill_result(fy_conversion_work *w, double copy_seconds, ferry_conver
                                         .resumed_bytes = atomic_load(&w->resumed_bytes),
                                         .n_checked     = atomic_load(&w->checked.n_checked),
                                         .seconds       = fy_seconds_now() - w->began,
-                                        .copy_seconds  = copy_seconds};
+                                        .copy_seconds  = copy_seconds,
+                                        .anew          = w->anew};
 }
 
 /* In the partial folder, which is there and locked. */
-static ferry_status run_in_folder(fy_conversion_work *w, bool is_resumed, double *copy_seconds,
+static ferry_status run_in_folder(fy_conversion_work *w, fy_leftover left, double *copy_seconds,
                                   ferry_error *error)
 {
     ferry_status status = prepare(w, error);
     if (status == FERRY_OK) {
-        status = fy_convert_open_journal(w, is_resumed, error);
+        status = fy_convert_open_journal(w, left, error);
     }
     if (status == FERRY_OK) {
         status = fy_convert_make_files(w, error);
@@ -254,13 +256,13 @@ ferry_status ferry_conversion_run(ferry_conversion *conversion, const char *path
                                        .copies_in_kernel = true,
                                        .phase            = "preparing",
                                        .began            = fy_seconds_now()};
-    bool               is_resumed   = false;
+    fy_leftover        left         = FY_LEFT_NOTHING;
     double             copy_seconds = 0;
-    ferry_status status = fy_folder_begin(path, w.options->resume, &w.folder, &is_resumed, error);
+    ferry_status       status = fy_folder_begin(path, w.options->resume, &w.folder, &left, error);
     if (status != FERRY_OK) {
         return status;
     }
-    status = run_in_folder(&w, is_resumed, &copy_seconds, error);
+    status = run_in_folder(&w, left, &copy_seconds, error);
     clean_up(&w);
     fy_folder_end(&w.folder, status != FERRY_OK && w.options->resume);
     if (status == FERRY_OK && result_out != NULL) {

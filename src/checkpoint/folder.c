@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "checkpoint/claim.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -69,6 +70,32 @@ static ferry_status resolve(const char *path, fy_folder *folder, ferry_error *er
                : FERRY_OK;
 }
 
+static void close_fd(int *fd)
+{
+    if (*fd >= 0) {
+        close(*fd);
+    }
+    *fd = -1;
+}
+
+static bool has_no_flock(int reason)
+{
+    return reason == ENOSYS || reason == ENOLCK || reason == EOPNOTSUPP || reason == EINVAL;
+}
+
+/* What a run needs beside its result, the lock last. What fails once is tried again: a result that
+ * holds some of it is whole all the same. */
+static void remove_own(int fd)
+{
+    static const char *const names[] = {FY_JOURNAL_NAME, FY_CLAIM_NAME, FY_LOCK_NAME};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (unlinkat(fd, names[i], 0) != 0 && errno != ENOENT) {
+            unlinkat(fd, names[i], 0);
+        }
+    }
+    fsync(fd);
+}
+
 static ferry_status open_parent(fy_folder *folder, ferry_error *error)
 {
     folder->parent_fd = open(folder->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -86,6 +113,22 @@ static ferry_status open_parent(fy_folder *folder, ferry_error *error)
     return FERRY_OK;
 }
 
+/* A run that was killed behind its rename has left its own in the result. */
+static void tidy_result(const fy_folder *folder)
+{
+    struct stat about;
+    int         fd = openat(folder->parent_fd, name_of(folder->path),
+                            O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int lock = fd < 0 ? -1 : openat(fd, FY_LOCK_NAME, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (lock >= 0 && fstat(lock, &about) == 0 && S_ISREG(about.st_mode) &&
+        about.st_uid == geteuid() && (flock(lock, LOCK_EX | LOCK_NB) == 0 || has_no_flock(errno)) &&
+        fy_claim_is_free(fd)) {
+        remove_own(fd);
+    }
+    close_fd(&lock);
+    close_fd(&fd);
+}
+
 /* Whether nothing is there: no file, no folder, and no link to nowhere either. */
 static ferry_status check_absent(const fy_folder *folder, ferry_error *error)
 {
@@ -93,6 +136,7 @@ static ferry_status check_absent(const fy_folder *folder, ferry_error *error)
     const char *name = name_of(folder->path);
     /* The root has no name of its own. */
     if (*name == '\0' || fstatat(folder->parent_fd, name, &about, AT_SYMLINK_NOFOLLOW) == 0) {
+        tidy_result(folder);
         return fy_fail(error, FERRY_ERR_IO, "%s: exists, and nothing is replaced; name another",
                        folder->path);
     }
@@ -104,11 +148,18 @@ static ferry_status check_absent(const fy_folder *folder, ferry_error *error)
 
 /* ---- what lies in a folder ---- */
 
-typedef ferry_status (*entry_visitor)(const fy_folder *folder, const char *name, bool *done_inout,
+/* context is for the visitor. */
+typedef ferry_status (*entry_visitor)(const fy_folder *folder, const char *name, void *context,
                                       ferry_error *error);
 
-/* Visits all but the lock, in no order. done_inout is for the visitor. */
-static ferry_status visit_entries(const fy_folder *folder, entry_visitor visitor, bool *done_inout,
+static bool is_entry(const char *name)
+{
+    return strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, FY_LOCK_NAME) != 0 &&
+           strcmp(name, FY_CLAIM_NAME) != 0;
+}
+
+/* Visits all but the lock, in no order. */
+static ferry_status visit_entries(const fy_folder *folder, entry_visitor visitor, void *context,
                                   ferry_error *error)
 {
     ferry_status status = FERRY_OK;
@@ -128,9 +179,8 @@ static ferry_status visit_entries(const fy_folder *folder, entry_visitor visitor
         if (item == NULL) {
             break;
         }
-        const char *name = item->d_name;
-        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, FY_LOCK_NAME) != 0) {
-            status = visitor(folder, name, done_inout, error);
+        if (is_entry(item->d_name)) {
+            status = visitor(folder, item->d_name, context, error);
         }
     }
     if (status == FERRY_OK && errno != 0) {
@@ -153,7 +203,7 @@ static ferry_status fail_entry(const fy_folder *folder, const char *name, const 
     return status;
 }
 
-static ferry_status refuse_folder(const fy_folder *folder, const char *name, bool *unused,
+static ferry_status refuse_folder(const fy_folder *folder, const char *name, void *unused,
                                   ferry_error *error)
 {
     struct stat about;
@@ -170,66 +220,64 @@ static ferry_status refuse_folder(const fy_folder *folder, const char *name, boo
     return FERRY_OK;
 }
 
-static ferry_status remove_entry(const fy_folder *folder, const char *name, bool *removed_inout,
-                                 ferry_error *error)
+/* Which files are to go, and whether some went. */
+typedef struct sweep {
+    fy_folder_keeps_fn keeps; /* NULL: none */
+    const void        *context;
+    bool               has_removed;
+} sweep;
+
+static ferry_status sweep_entry(const fy_folder *folder, const char *name, void *context,
+                                ferry_error *error)
 {
+    sweep *s = context;
+    if (s->keeps != NULL && s->keeps(s->context, name)) {
+        return FERRY_OK;
+    }
     if (unlinkat(folder->fd, name, 0) == 0) {
-        *removed_inout = true;
+        s->has_removed = true;
     } else if (errno != ENOENT) {
         return fail_entry(folder, name, "cannot be removed", error);
     }
     return FERRY_OK;
 }
 
-ferry_status fy_folder_clear(fy_folder *folder, ferry_error *error)
+ferry_status fy_folder_keep_only(fy_folder *folder, fy_folder_keeps_fn keeps, const void *context,
+                                 ferry_error *error)
 {
     /* All or nothing, as far as that can be seen before. */
     ferry_status status = visit_entries(folder, refuse_folder, NULL, error);
     /* A list that is changed while it is read may leave out some: until there was nothing. */
     for (int pass = 0; pass < MOST_PASSES && status == FERRY_OK; pass++) {
-        bool removed = false;
-        status       = visit_entries(folder, remove_entry, &removed, error);
-        if (!removed) {
+        sweep s = {.keeps = keeps, .context = context};
+        status  = visit_entries(folder, sweep_entry, &s, error);
+        if (!s.has_removed) {
             break;
         }
     }
     return status;
 }
 
-typedef enum leftover { NOTHING_LEFT, PLAIN_FILES_LEFT, OTHERS_LEFT } leftover;
-
-static ferry_status see_any(const fy_folder *folder, const char *name, bool *any_inout,
-                            ferry_error *error)
+ferry_status fy_folder_clear(fy_folder *folder, ferry_error *error)
 {
-    (void)folder;
-    (void)name;
-    (void)error;
-    *any_inout = true;
-    return FERRY_OK;
+    return fy_folder_keep_only(folder, NULL, NULL, error);
 }
 
-/* A link would lead the next writer out of the folder, and so would a second name of a file. */
-static ferry_status see_others(const fy_folder *folder, const char *name, bool *others_inout,
-                               ferry_error *error)
+/* A link would lead the next writer out of the folder, and so would a second name of a file; and
+ * what is another user's he can still change when it is part of the result. */
+static ferry_status examine_entry(const fy_folder *folder, const char *name, void *context,
+                                  ferry_error *error)
 {
-    struct stat about;
+    fy_leftover *left = context;
+    struct stat  about, own;
     (void)error;
     if (fstatat(folder->fd, name, &about, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(about.st_mode) ||
-        about.st_nlink != 1) {
-        *others_inout = true;
+        about.st_nlink != 1 || fstat(folder->lock, &own) != 0 || about.st_uid != own.st_uid) {
+        *left = FY_LEFT_STRANGE;
+    } else if (*left == FY_LEFT_NOTHING) {
+        *left = FY_LEFT_FILES;
     }
     return FERRY_OK;
-}
-
-static ferry_status examine(const fy_folder *folder, leftover *left_out, ferry_error *error)
-{
-    bool         any = false, others = false;
-    ferry_status status = visit_entries(folder, see_any, &any, error);
-    if (status == FERRY_OK) {
-        status = visit_entries(folder, see_others, &others, error);
-    }
-    *left_out = others ? OTHERS_LEFT : any ? PLAIN_FILES_LEFT : NOTHING_LEFT;
-    return status;
 }
 
 /* ---- taking the partial folder ---- */
@@ -240,14 +288,6 @@ static bool is_still(int at, const char *name, int fd)
     struct stat there, here;
     return fstatat(at, name, &there, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &here) == 0 &&
            there.st_dev == here.st_dev && there.st_ino == here.st_ino;
-}
-
-static void close_fd(int *fd)
-{
-    if (*fd >= 0) {
-        close(*fd);
-    }
-    *fd = -1;
 }
 
 /* " (process 17)" if the lock file names one that lives here, else "". */
@@ -277,10 +317,49 @@ static void write_owner(int lock)
     }
 }
 
+/* The rights of group and others to write that this process gives away, and so trusts in. */
+static mode_t trusted_writers(void)
+{
+    char     line[128];
+    unsigned mask  = 0;
+    bool     found = false;
+    FILE    *file  = fopen("/proc/self/status", "re");
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL) {
+        found = sscanf(line, "Umask: %o", &mask) == 1;
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return (mode_t)(found ? ~mask & 022u : 022u);
+}
+
+/* One that is there already becomes the result, so it must be this user's, and his alone. */
+static ferry_status check_owner(const fy_folder *folder, ferry_error *error)
+{
+    struct stat about;
+    if (fstat(folder->fd, &about) != 0) {
+        return fy_fail_errno(folder->partial, "cannot be examined", errno, error);
+    }
+    if (about.st_uid != geteuid()) {
+        return fy_fail(error, FERRY_ERR_IO,
+                       "%s: belongs to user %ld, not to user %ld who runs this: have it removed, "
+                       "or name another place",
+                       folder->partial, (long)about.st_uid, (long)geteuid());
+    }
+    if ((about.st_mode & 022 & ~trusted_writers()) != 0) {
+        return fy_fail(error, FERRY_ERR_IO,
+                       "%s: others may write into it (its mode is %04o): remove it, or name "
+                       "another place",
+                       folder->partial, (unsigned)about.st_mode & 07777u);
+    }
+    return FERRY_OK;
+}
+
 static ferry_status open_partial(fy_folder *folder, bool *retry_out, ferry_error *error)
 {
     const char *name = name_of(folder->partial);
-    if (mkdirat(folder->parent_fd, name, 0777) != 0 && errno != EEXIST) {
+    folder->is_made  = mkdirat(folder->parent_fd, name, 0777) == 0;
+    if (!folder->is_made && errno != EEXIST) {
         return fy_fail_errno(folder->partial, "cannot be made", errno, error);
     }
     folder->fd = openat(folder->parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -291,7 +370,7 @@ static ferry_status open_partial(fy_folder *folder, bool *retry_out, ferry_error
     if (folder->fd < 0) {
         return fy_fail_errno(folder->partial, "cannot be opened as a folder", errno, error);
     }
-    return FERRY_OK;
+    return folder->is_made ? FERRY_OK : check_owner(folder, error);
 }
 
 /*
@@ -337,14 +416,26 @@ static ferry_status open_lock(fy_folder *folder, bool *retry_out, ferry_error *e
     return FERRY_OK;
 }
 
-static ferry_status take_lock(fy_folder *folder, bool *retry_out, ferry_error *error)
+static ferry_status lock_file(fy_folder *folder, ferry_error *error)
 {
     while (flock(folder->lock, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EINTR) {
             continue;
         }
+        if (has_no_flock(errno)) {
+            ferry_status status = fy_claim_take(folder->fd, folder->path, error);
+            folder->has_claim   = status == FERRY_OK;
+            if (!folder->has_claim && folder->is_made && fy_claim_is_free(folder->fd)) {
+                unlinkat(folder->fd, FY_LOCK_NAME, 0);
+            }
+            return status;
+        }
         if (errno != EWOULDBLOCK) {
-            return fail_entry(folder, FY_LOCK_NAME, "cannot be locked", error);
+            ferry_status status = fail_entry(folder, FY_LOCK_NAME, "cannot be locked", error);
+            if (folder->is_made) {
+                unlinkat(folder->fd, FY_LOCK_NAME, 0);
+            }
+            return status;
         }
         char owner[40];
         describe_owner(folder->lock, owner, sizeof owner);
@@ -352,14 +443,37 @@ static ferry_status take_lock(fy_folder *folder, bool *retry_out, ferry_error *e
                        "%s: another run%s is writing it; wait for its end, or end it", folder->path,
                        owner);
     }
+    /* Who has come by a mount without flock holds a claim, and sees no lock of ours. */
+    ferry_status status = fy_claim_refuse(folder->fd, folder->path, error);
+    if (status != FERRY_OK && folder->is_made) {
+        unlinkat(folder->fd, FY_LOCK_NAME, 0);
+    }
+    return status;
+}
+
+static ferry_status take_lock(fy_folder *folder, bool *retry_out, ferry_error *error)
+{
+    ferry_status status = lock_file(folder, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     /* Its last owner may have removed it, or renamed the folder, while it was being opened. */
     bool is_partial = is_still(folder->parent_fd, name_of(folder->partial), folder->fd);
     bool is_current = is_still(folder->fd, FY_LOCK_NAME, folder->lock);
     if (is_current && !is_partial) {
-        unlinkat(folder->fd, FY_LOCK_NAME, 0); /* a result has none, and nobody else holds it */
+        remove_own(folder->fd); /* a result has none, and nobody else holds it */
     }
     *retry_out = !is_current || !is_partial;
     return FERRY_OK;
+}
+
+/* At each end: a process that lives on must not seem to write. */
+static void drop_claim(fy_folder *folder)
+{
+    if (folder->has_claim) {
+        unlinkat(folder->fd, FY_CLAIM_NAME, 0);
+    }
+    folder->has_claim = false;
 }
 
 static ferry_status take_once(fy_folder *folder, bool *retry_out, ferry_error *error)
@@ -372,12 +486,13 @@ static ferry_status take_once(fy_folder *folder, bool *retry_out, ferry_error *e
     if (status == FERRY_OK && !*retry_out) {
         status = take_lock(folder, retry_out, error);
     }
+    if (status != FERRY_OK && folder->is_made) { /* stays where another run has come meanwhile */
+        unlinkat(folder->parent_fd, name_of(folder->partial), AT_REMOVEDIR);
+    }
     if (status != FERRY_OK || *retry_out) {
+        drop_claim(folder);
         close_fd(&folder->lock);
         close_fd(&folder->fd);
-    }
-    if (status != FERRY_OK) { /* one that was just made; nothing happens to one with files */
-        unlinkat(folder->parent_fd, name_of(folder->partial), AT_REMOVEDIR);
     }
     return status;
 }
@@ -402,21 +517,18 @@ static ferry_status take(fy_folder *folder, ferry_error *error)
 /* ---- its life ---- */
 
 /* What a dead run has left: to go on with it, or gone. */
-static ferry_status settle(fy_folder *folder, bool keep, bool *resumed_out, ferry_error *error)
+static ferry_status settle(fy_folder *folder, bool keep, fy_leftover *left_out, ferry_error *error)
 {
-    leftover     left   = OTHERS_LEFT;
-    ferry_status status = keep ? examine(folder, &left, error) : FERRY_OK;
-    if (status == FERRY_OK && left == OTHERS_LEFT) {
+    ferry_status status = keep ? visit_entries(folder, examine_entry, left_out, error) : FERRY_OK;
+    if (status == FERRY_OK && (!keep || *left_out == FY_LEFT_STRANGE)) {
         status = fy_folder_clear(folder, error);
-    }
-    if (status == FERRY_OK) {
-        *resumed_out = left == PLAIN_FILES_LEFT;
     }
     return status;
 }
 
 static void forget(fy_folder *folder)
 {
+    drop_claim(folder);
     close_fd(&folder->lock); /* the others see its end last */
     close_fd(&folder->fd);
     close_fd(&folder->parent_fd);
@@ -426,18 +538,31 @@ static void forget(fy_folder *folder)
     *folder = (fy_folder){0};
 }
 
-ferry_status fy_folder_begin(const char *path, bool keep, fy_folder *folder, bool *resumed_out,
+/* Of a path alone: where it leads, and that nothing is there. */
+static ferry_status find_place(const char *path, fy_folder *folder, ferry_error *error)
+{
+    *folder             = (fy_folder){.parent_fd = -1, .fd = -1, .lock = -1};
+    ferry_status status = resolve(path, folder, error);
+    if (status == FERRY_OK) {
+        status = open_parent(folder, error);
+    }
+    return status == FERRY_OK ? check_absent(folder, error) : status;
+}
+
+ferry_status fy_folder_check(const char *path, ferry_error *error)
+{
+    fy_folder    folder;
+    ferry_status status = find_place(path, &folder, error);
+    forget(&folder);
+    return status;
+}
+
+ferry_status fy_folder_begin(const char *path, bool keep, fy_folder *folder, fy_leftover *left_out,
                              ferry_error *error)
 {
-    fy_folder    begun   = {.parent_fd = -1, .fd = -1, .lock = -1};
-    bool         resumed = keep; /* until more is known, nothing that may be wanted is removed */
-    ferry_status status  = resolve(path, &begun, error);
-    if (status == FERRY_OK) {
-        status = open_parent(&begun, error);
-    }
-    if (status == FERRY_OK) {
-        status = check_absent(&begun, error);
-    }
+    fy_folder    begun;
+    fy_leftover  left   = FY_LEFT_NOTHING;
+    ferry_status status = find_place(path, &begun, error);
     if (status == FERRY_OK) {
         status = take(&begun, error);
     }
@@ -445,16 +570,17 @@ ferry_status fy_folder_begin(const char *path, bool keep, fy_folder *folder, boo
         forget(&begun);
         return status;
     }
-    status = settle(&begun, keep, &resumed, error);
+    status        = settle(&begun, keep, &left, error);
+    bool is_known = status == FERRY_OK; /* until then nothing that may be wanted is removed */
     if (status == FERRY_OK) {
         status = check_absent(&begun, error); /* a run that lived until now may have made it */
     }
     if (status != FERRY_OK) {
-        fy_folder_end(&begun, resumed);
+        fy_folder_end(&begun, keep && (!is_known || left == FY_LEFT_FILES));
         return status;
     }
-    *folder      = begun;
-    *resumed_out = resumed;
+    *folder   = begun;
+    *left_out = left;
     return FERRY_OK;
 }
 
@@ -485,7 +611,11 @@ static ferry_status rename_into_place(const fy_folder *folder, ferry_error *erro
 /* Some network file systems have nothing to sync for a folder, and say so. */
 static ferry_status sync_folder(int fd, const char *path, ferry_error *error)
 {
-    if (fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP) {
+    int rc;
+    do {
+        rc = fsync(fd);
+    } while (rc != 0 && errno == EINTR);
+    if (rc == 0 || errno == EINVAL || errno == ENOTSUP) {
         return FERRY_OK;
     }
     return fy_fail_errno(path, "cannot be synced", errno, error);
@@ -496,9 +626,6 @@ ferry_status fy_folder_commit(fy_folder *folder, ferry_error *error)
     ferry_status status = check_absent(folder, error);
     if (status != FERRY_OK) {
         return status;
-    }
-    if (unlinkat(folder->fd, FY_JOURNAL_NAME, 0) != 0 && errno != ENOENT) {
-        return fail_entry(folder, FY_JOURNAL_NAME, "cannot be removed", error);
     }
     status = sync_folder(folder->fd, folder->partial, error);
     if (status == FERRY_OK) {
@@ -512,9 +639,9 @@ ferry_status fy_folder_commit(fy_folder *folder, ferry_error *error)
                                        name_of(folder->partial)) == 0) {
         return status; /* there is nothing at path, as after any error */
     }
-    folder->is_done = true;
-    unlinkat(folder->fd, FY_LOCK_NAME, 0);
-    fsync(folder->fd); /* the result is safe without */
+    folder->is_done   = true;
+    folder->has_claim = false;
+    remove_own(folder->fd);
     return status;
 }
 

@@ -16,21 +16,28 @@
  * The file, in numbers of 64 bits, little endian (base/hash.h): first a head of magic, key and the
  * hash of these; then records of task, number of values, values and the hash of all of these.
  */
-static const char MAGIC[16] = "ferry.journal/1";
+static const char MAGIC[16] = "ferry.journal/2";
 
-enum { WORD_BYTES = sizeof(uint64_t), HEAD_WORDS = 5, RECORD_WORDS = 3 };
+enum {
+    WORD_BYTES   = sizeof(uint64_t),
+    KEY_AT       = 2,
+    HEAD_WORDS   = KEY_AT + 2 * FY_KEY_PARTS + 1,
+    RECORD_WORDS = 3
+};
 
 static ferry_status fail_errno(const char *what, ferry_error *error)
 {
     return fy_fail_errno("the journal " FY_JOURNAL_NAME, what, errno, error);
 }
 
-static void make_head(fy_hash128 key, uint64_t head[HEAD_WORDS])
+static void make_head(const fy_journal_key *key, uint64_t head[HEAD_WORDS])
 {
     memcpy(head, MAGIC, sizeof MAGIC);
-    head[2] = key.low;
-    head[3] = key.high;
-    head[4] = fy_hash64(head, (HEAD_WORDS - 1) * WORD_BYTES);
+    for (size_t i = 0; i < FY_KEY_PARTS; i++) {
+        head[KEY_AT + 2 * i]     = key->part[i].low;
+        head[KEY_AT + 2 * i + 1] = key->part[i].high;
+    }
+    head[HEAD_WORDS - 1] = fy_hash64(head, (HEAD_WORDS - 1) * WORD_BYTES);
 }
 
 /* One write, so that records of several threads do not mix. Where it ends early the disk is full,
@@ -52,7 +59,7 @@ static ferry_status write_words(int fd, const uint64_t *words, size_t n, ferry_e
     return FERRY_OK;
 }
 
-ferry_status fy_journal_create(int folder_fd, fy_hash128 key, fy_journal *journal,
+ferry_status fy_journal_create(int folder_fd, const fy_journal_key *key, fy_journal *journal,
                                ferry_error *error)
 {
     uint64_t head[HEAD_WORDS];
@@ -114,12 +121,35 @@ static bool read_words(reader *r, uint64_t *words, size_t n)
     return fread(words, WORD_BYTES, n, r->stream) == n;
 }
 
-static bool read_head(reader *r, fy_hash128 key)
+/* Why a head is not the wanted one: the first part of the key that differs. */
+static const char *tell_misfit(const uint64_t found[HEAD_WORDS], const uint64_t wanted[HEAD_WORDS])
+{
+    static const char *const why[FY_KEY_PARTS] = {
+        [FY_KEY_PROGRAM]       = "another version of ferry began it",
+        [FY_KEY_SOURCE_FILES]  = "files of the source have changed",
+        [FY_KEY_SOURCE_LAYOUT] = "the layout of the source has changed",
+        [FY_KEY_TARGET]        = "the target is another",
+        [FY_KEY_OPTIONS]       = "the options are others"};
+    if (found[HEAD_WORDS - 1] != fy_hash64(found, (HEAD_WORDS - 1) * WORD_BYTES) ||
+        memcmp(found, MAGIC, sizeof MAGIC) != 0) {
+        return "its journal is damaged, or of another version of ferry";
+    }
+    for (size_t i = 0; i < FY_KEY_PARTS; i++) {
+        size_t at = KEY_AT + 2 * i;
+        if (memcmp(found + at, wanted + at, 2 * WORD_BYTES) != 0) {
+            return why[i];
+        }
+    }
+    return NULL;
+}
+
+static const char *read_head(reader *r, const fy_journal_key *key)
 {
     uint64_t found[HEAD_WORDS], wanted[HEAD_WORDS];
     make_head(key, wanted);
     r->whole_bytes = sizeof wanted;
-    return read_words(r, found, HEAD_WORDS) && memcmp(found, wanted, sizeof wanted) == 0;
+    return read_words(r, found, HEAD_WORDS) ? tell_misfit(found, wanted)
+                                            : "its journal was not begun yet";
 }
 
 /* *n_out is the number of its words, 0 where no whole record follows. */
@@ -142,13 +172,13 @@ static ferry_status read_record(reader *r, size_t *n_out, ferry_error *error)
     return FERRY_OK;
 }
 
-static ferry_status read_all(reader *r, fy_hash128 key, fy_journal_visitor visitor, void *context,
-                             bool *fits_out, ferry_error *error)
+static ferry_status read_all(reader *r, const fy_journal_key *key, fy_journal_visitor visitor,
+                             void *context, const char **misfit_out, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     size_t       n      = 0;
-    *fits_out           = read_head(r, key);
-    while (*fits_out) {
+    *misfit_out         = read_head(r, key);
+    while (*misfit_out == NULL) {
         status = read_record(r, &n, error);
         if (status == FERRY_OK && n > 0) {
             status = visitor(context, r->words[0], r->words + 2, n - RECORD_WORDS, error);
@@ -196,12 +226,12 @@ static ferry_status open_stream(int fd, FILE **stream_out, ferry_error *error)
     return FERRY_OK;
 }
 
-ferry_status fy_journal_resume(int folder_fd, fy_hash128 key, fy_journal_visitor visitor,
-                               void *context, fy_journal *journal, bool *fits_out,
+ferry_status fy_journal_resume(int folder_fd, const fy_journal_key *key, fy_journal_visitor visitor,
+                               void *context, fy_journal *journal, const char **misfit_out,
                                ferry_error *error)
 {
     reader       r      = {0};
-    bool         fits   = false;
+    const char  *misfit = "it has no journal, as --resume was not given";
     int          fd     = -1;
     ferry_status status = open_left(folder_fd, &fd, error);
     if (status == FERRY_OK && fd >= 0) {
@@ -210,18 +240,18 @@ ferry_status fy_journal_resume(int folder_fd, fy_hash128 key, fy_journal_visitor
     if (r.stream == NULL) {
         goto out;
     }
-    status = read_all(&r, key, visitor, context, &fits, error);
-    if (status == FERRY_OK && fits && ftruncate(fd, (off_t)r.whole_bytes) != 0) {
+    status = read_all(&r, key, visitor, context, &misfit, error);
+    if (status == FERRY_OK && misfit == NULL && ftruncate(fd, (off_t)r.whole_bytes) != 0) {
         status = fail_errno("cannot be cut", error);
     }
     fclose(r.stream);
 out:
     fy_free(r.words);
     if (status == FERRY_OK) {
-        *fits_out   = fits;
-        journal->fd = fits ? fd : -1;
+        *misfit_out = misfit;
+        journal->fd = misfit == NULL ? fd : -1;
     }
-    if (fd >= 0 && (status != FERRY_OK || !fits)) {
+    if (fd >= 0 && (status != FERRY_OK || misfit != NULL)) {
         close(fd);
     }
     return status;

@@ -85,6 +85,8 @@ ferry_status fy_ckpt_add_file(ferry_checkpoint *checkpoint, char *path, uint32_t
     file.bytes      = (uint64_t)about.st_size;
     file.changed_s  = about.st_mtim.tv_sec;
     file.changed_ns = about.st_mtim.tv_nsec;
+    file.touched_s  = about.st_ctim.tv_sec;
+    file.touched_ns = about.st_ctim.tv_nsec;
     file.inode      = (uint64_t)about.st_ino;
 
     checkpoint->files[checkpoint->n_files++] = file;

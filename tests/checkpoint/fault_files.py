@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`ferry reshard` without space, with something at DST, or robbed of its source.
 
-    fault_files.py --ferry PATH [--seed S] [--count N] [--mib M] [--only TEXT] [--keep-going]
+    fault_files.py --ferry PATH --stopper PATH [--seed S] [--count N] [--mib M] [--only TEXT] [--keep-going]
 
 Some cases run once, the others N times, with other moments. Whatever happens, DST is whole or is as
 it was, and a failed run says one sentence and leaves nothing.
@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import fault_scene
@@ -148,7 +147,7 @@ def many_at_once(place, folder, rng):
     """Eight that start at once, some are killed: never more than one result, always whole."""
     processes = [place.start() for _ in range(8)]
     for process in rng.sample(processes, 2):
-        time.sleep(rng.uniform(0, 0.3) * place.scene.seconds)
+        wait_until(process, lambda: place.partial() is not None)
         process.kill()
     codes = [end(process)[0] for process in processes]
     must(set(codes) <= {0, 1, -signal.SIGKILL} and codes.count(0) <= 1, "exit statuses %s" % codes)

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -43,16 +44,18 @@ def digest_tree(folder):
 class Scene:
     """A source that takes a while to convert, and what must come out. Made once, never changed."""
 
-    def __init__(self, ferry, folder, mib, rng):
+    def __init__(self, ferry, folder, n_bytes, rng):
         self.ferry, self.folder = ferry, folder
         self.source = folder / "source"
-        store.write_logical(rng, self.source, self.draw_tensors(rng, mib << 20), {"format": "pt"},
-                            1, {"config.json": b"{}", "big.bin": rng.randbytes(300000)})
+        store.write_logical(rng, self.source, self.draw_tensors(rng, n_bytes), {"format": "pt"}, 1,
+                            {"config.json": b"{}", "big.bin": rng.randbytes(n_bytes // 80)})
         self.layout = folder / "layout.json"
         self.layout.write_text(json.dumps(LAYOUT))
         self.other_layout = folder / "other.json"
         self.other_layout.write_text(json.dumps(OTHER_LAYOUT))
-        self.expected, self.seconds = self.convert(self.source, "expected")
+        self.sharded = folder / "sharded"
+        ferry.reshard(self.source, self.layout, self.sharded)
+        self.expected = self.convert(self.source, "expected")
         self.source_digest = digest_tree(self.source)
 
     @staticmethod
@@ -61,7 +64,8 @@ class Scene:
         tensors, per_layer = [], n_bytes // 8
         for layer in range(8):
             columns = 4 * rng.randint(40, 60)
-            rows = max(1, per_layer * 4 // 10 // (2 * columns))
+            # Six cut in strides of two for three ranks give each as many as without strides.
+            rows = 6 * max(1, per_layer * 4 // 10 // (2 * columns) // 6)
             for name, word, shape in (("cols", "BF16", [rows, columns]),
                                       ("rows", "BF16", [rows, columns]),
                                       ("norm", "F32", [columns]),
@@ -73,14 +77,13 @@ class Scene:
                                       rng.randbytes(size)))
         return tensors
 
-    def convert(self, source, name):
+    def convert(self, source, name, layout=None):
+        """What comes out, by a run that nobody disturbs."""
         out = self.folder / name
-        begin = time.monotonic()
-        self.ferry.reshard(source, self.layout, out, *SLOW)
-        seconds = time.monotonic() - begin
+        self.ferry.reshard(source, layout or self.layout, out, *SLOW)
         digest = digest_tree(out)
         shutil.rmtree(out)
-        return digest, seconds
+        return digest
 
 
 class Place:
@@ -93,10 +96,10 @@ class Place:
         self.out = self.parent / "dst"
         self.source = scene.source
 
-    def own_source(self, folder):
-        """A copy of the source that the case may spoil."""
+    def own_source(self, folder, of=None):
+        """A copy of the source, or of another one, that the case may spoil."""
         self.source = folder / "own-source"
-        shutil.copytree(self.scene.source, self.source)
+        shutil.copytree(of or self.scene.source, self.source)
         return self.source
 
     def arguments(self, *options, layout=None):
@@ -162,34 +165,42 @@ def partial_bytes(place):
         return 0
 
 
-def journal_bytes(place):
-    """What the unfinished run has noted: it grows while data are written."""
-    try:
-        folder = place.partial()
-        names = [entry for entry in os.scandir(folder) if entry.name.startswith(".ferry")] \
-            if folder else []
-        return max((entry.stat().st_size for entry in names), default=0)
-    except FileNotFoundError:
-        return 0
+class Stopped:
+    """How a run under syscall_faults ended: exit status, stderr, calls counted, the call it hit."""
+
+    def __init__(self, done, log):
+        self.code, self.error = done.code, done.error
+        words = log.read_text().split() if log.exists() else ["0", "-"]
+        self.n_calls, self.call = int(words[0]), words[1]
+        self.was_killed = done.code == 128 + signal.SIGKILL
+
+    def __str__(self):
+        return "exit status %d after %s: %s" % (self.code, self.call, self.error.strip())
+
+
+def stop(place, *options, at, do="kill", only=(), every=False, layout=None):
+    """A run whose system call number `at`, counted from when it makes its folder, does not happen:
+    the run is killed there, or the call fails. 0: none; they are only counted."""
+    if place.scene.stopper is None:
+        raise Skip("seccomp: no program syscall_faults was named")
+    log = place.parent.parent / "stopped"
+    command = ["--from", "mkdirat", "--at", at, "--do", do, "--log", log]
+    for name in only:
+        command += ["--only", name]
+    command += ["--all"] if every else []
+    done = Ferry(place.scene.stopper).call(*command, "--", place.ferry.path,
+                                           *place.arguments(*options, layout=layout))
+    if done.code == 77:
+        raise Skip("seccomp: the kernel does not let a process look on")
+    return Stopped(done, log)
 
 
 def kill_late(place, rng, *options):
-    """Kills a run that has written something; False if it was faster each time."""
-    measure = journal_bytes if "--resume" in options else partial_bytes
-    for _ in range(20):
-        process, sizes = place.start(*options), set()
-        steps = rng.choice([3, 4, 6, 10, 15]) if "--resume" in options else 2
-
-        def has_noted(sizes=sizes, steps=steps):
-            sizes.add(measure(place))
-            return len(sizes) > steps
-        late = wait_until(process, has_noted)
-        process.kill()
-        end(process)
-        if late and place.partial() is not None and not place.out.exists():
-            return True
-        shutil.rmtree(place.out, ignore_errors=True)
-    return False
+    """Kills a run that has written something: where it notes one of its tensors, or writes data."""
+    stopped = stop(place, *options, at=rng.randint(6, 30),
+                   only=["write"] if "--resume" in options else ["pwrite64", "copy_file_range"])
+    must(stopped.was_killed and place.partial() is not None and not place.out.exists(),
+         "no run was killed: %s" % stopped)
 
 
 class Mount:
@@ -220,10 +231,12 @@ def run(description, cases, once):
     """A test program: each of once runs once, each of cases --count times, with other moments."""
     parser = parser_of(description, 2)
     parser.add_argument("--mib", type=int, default=24, help="size of the source")
+    parser.add_argument("--stopper", help="the program syscall_faults")
     arguments = parser.parse_args()
     ferry, folder = Ferry(arguments.ferry), scratch(arguments.folder)
     try:
-        scene = Scene(ferry, folder, arguments.mib, random.Random(arguments.seed))
+        scene = Scene(ferry, folder, arguments.mib << 20, random.Random(arguments.seed))
+        scene.stopper = arguments.stopper
 
         def bound(case):
             def run_one(own, rng):

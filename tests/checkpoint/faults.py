@@ -1,68 +1,138 @@
 #!/usr/bin/env python3
 """`ferry reshard` that is killed or interrupted, and what --resume makes of what was left.
 
-    faults.py --ferry PATH [--seed S] [--count N] [--mib M] [--only TEXT] [--keep-going] [--keep]
+    faults.py --ferry PATH --stopper PATH [--seed S] [--count N] [--mib M] [--only TEXT] [--keep]
 
 Each case runs N times, with other moments. Whatever happens, DST is whole or is not there, and no
 leftovers stay where none may.
 """
 
+import json
 import os
 import shutil
 import signal
 import sys
-import time
 
 import fault_scene
-from fault_scene import digest_tree, end, kill_late, partial_bytes, wait_until
-from runner import Failure, must
+import store
+from fault_scene import digest_tree, end, kill_late, partial_bytes, stop, wait_until
+from runner import must, require_sentence
 
 # ---- killed --------------------------------------------------------------------------------------
 
 
 def kill_plain(place, folder, rng):
-    """SIGKILL at any moment; a plain run then removes what was left and does everything."""
-    process = place.start()
-    time.sleep(rng.uniform(0, 1.2) * place.scene.seconds)
-    process.kill()
-    end(process)
-    if place.out.exists():
-        place.require_whole()
-        return
-    must(place.finish()["resumed_bytes"] == 0, "a plain run resumes")
+    """SIGKILL at any call; a plain run then removes what was left and does everything."""
+    n_calls = stop(place, at=0).n_calls
+    shutil.rmtree(place.out)
+    must(stop(place, at=rng.randint(2, n_calls)).was_killed, "was not killed")
+    if not place.out.exists():
+        must(place.finish()["resumed_bytes"] == 0, "a plain run resumes")
+    refuse_whole(place)
+
+
+def refuse_whole(place, *options):
+    """DST is whole; a run that was killed at its very end may have left its own there. The next
+    run says that it exists, and only then nothing is left."""
+    require_sentence(place.ferry.call(*place.arguments(*options)), "exists")
+    place.require_whole()
 
 
 def kill_resume(place, folder, rng):
     """SIGKILL several times, --resume each time."""
+    n_calls = stop(place, "--resume", at=0).n_calls
+    shutil.rmtree(place.out)
     for _ in range(rng.randint(1, 4)):
-        process = place.start("--resume")
-        time.sleep(rng.uniform(0, 1.1) * place.scene.seconds)
-        process.kill()
-        end(process)
+        stop(place, "--resume", at=rng.randint(2, n_calls))
         if place.out.exists():
-            place.require_whole()
+            refuse_whole(place, "--resume")
             return
     place.finish("--resume")
 
 
 def resume_goes_on(place, folder, rng):
-    """What a killed run had written is not written again."""
-    best = 0
-    for _ in range(5):
-        must(kill_late(place, rng, "--resume"), "no run could be killed in time")
+    """What a killed run had written is not written again: of each kind of source."""
+    of, layout = rng.choice([(place.scene.source, place.scene.layout),
+                             (place.scene.sharded, place.scene.other_layout),
+                             (place.scene.sharded, "hf")])
+    place.source = of
+    expected = place.scene.convert(of, "clean-%d" % rng.getrandbits(32), layout)
+    at = rng.randint(6, 30)
+    must(stop(place, "--resume", at=at, only=["write"], layout=layout).was_killed, "not killed")
+    told = place.finish("--resume", expected=expected, layout=layout)
+    must(0 < told["resumed_bytes"] < told["written_bytes"] and told["anew"] is None,
+         "of %s: %s" % (of.name, told))
+
+
+def resume_at_the_end(place, folder, rng):
+    """Killed where the name is to be given, or where giving it fails: nothing is written again."""
+    for do in ("kill", "EIO", "ENOSPC"):
+        stopped = stop(place, "--resume", at=1, do=do, only=["renameat2"])
+        must(stopped.call == "renameat2" and not place.out.exists(), str(stopped))
         told = place.finish("--resume")
-        must(told["resumed_bytes"] <= told["written_bytes"], "resumed more than written: %s" % told)
-        best = max(best, told["resumed_bytes"])
-        if best:
-            return
+        data = sum(file.n_bytes for file in map(DataFile, place.out.glob("*.safetensors")))
+        must(told["resumed_bytes"] == data, "%d bytes of %d were resumed after %s"
+             % (told["resumed_bytes"], data, do))
         shutil.rmtree(place.out)
-    raise Failure("five runs were killed late, none was resumed")
+
+
+class DataFile:
+    """A safetensors file, and how many bytes of tensors it has."""
+
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+        self.n_bytes = path.stat().st_size - 8 - header
+
+
+def resume_typed_otherwise(place, folder, rng):
+    """The same source by another path is the same."""
+    own = place.own_source(folder)
+    kill_late(place, rng, "--resume")
+    link = folder / "link"
+    link.symlink_to(own)
+    place.source = rng.choice([os.path.relpath(own), "%s/." % own, "%s//" % own, link,
+                               own / ".." / own.name])
+    told = place.finish("--resume")
+    must(told["resumed_bytes"] > 0 and told["anew"] is None, "%s: %s" % (place.source, told))
+
+
+def resume_other_layout_of_source(place, folder, rng):
+    """The same rank files under a layout that reads them otherwise: other weights come out."""
+    own = place.own_source(folder, place.scene.sharded)
+    path = own / store.LAYOUT
+    layout = json.loads(path.read_text())
+    place.source, target = own, rng.choice([place.scene.other_layout, "hf"])
+    stopped = stop(place, "--resume", at=rng.randint(10, 30), only=["write"], layout=target)
+    must(stopped.was_killed, str(stopped))
+    for rule in layout["rules"]:
+        if rule["match"] == "*.rows":
+            rule["shard"][0].pop("stride")
+    about = path.stat()
+    path.write_text(json.dumps(layout))
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    before = digest_tree(own)
+    expected = place.scene.convert(own, "clean-%d" % rng.getrandbits(32), target)
+    must(expected != place.scene.convert(place.scene.sharded, "other-%d" % rng.getrandbits(32),
+                                         target), "the two layouts mean the same")
+    told = place.finish("--resume", expected=expected, layout=target)
+    must(told["resumed_bytes"] == 0 and "layout" in told["anew"], "resumed: %s" % told)
+    must(digest_tree(own) == before, "the source was changed")
+
+
+def resume_says_why(place, folder, rng):
+    """People read on stderr why it starts anew."""
+    place.own_source(folder)
+    kill_late(place, rng, "--resume")
+    done = place.ferry.call(*place.arguments("--resume", "--cast", "f16"))
+    must(done.code == 0 and done.error.count("\n") == 1 and "starting anew" in done.error
+         and "options" in done.error, str(done))
 
 
 def resume_of_plain(place, folder, rng):
     """--resume after a plain run was killed, and the reverse: the result is right."""
     first, second = rng.choice([([], ["--resume"]), (["--resume"], [])])
-    must(kill_late(place, rng, *first), "no run could be killed in time")
+    kill_late(place, rng, *first)
     told = place.finish(*second)
     must(second or told["resumed_bytes"] == 0, "a plain run resumes")
 
@@ -74,7 +144,7 @@ def resume_nothing(place, folder, rng):
 def resume_other_source(place, folder, rng):
     """The source was written anew with other bytes: nothing of the dead run may be used."""
     source = place.own_source(folder)
-    must(kill_late(place, rng, "--resume"), "no run could be killed in time")
+    kill_late(place, rng, "--resume")
     path = rng.choice(list(source.glob("*.safetensors")))
     data = bytearray(path.read_bytes())
     for _ in range(2000):
@@ -82,37 +152,54 @@ def resume_other_source(place, folder, rng):
     if rng.random() < 0.5:
         path.unlink()
     path.write_bytes(data)
-    expected, _ = place.scene.convert(source, "other-%d" % rng.getrandbits(32))
+    expected = place.scene.convert(source, "other-%d" % rng.getrandbits(32))
     told = place.finish("--resume", expected=expected)
     must(told["resumed_bytes"] == 0, "resumed with another source")
 
 
 def resume_other_files(place, folder, rng):
-    """A file that is only copied changed meanwhile: the new one is in the result."""
+    """Files that are only copied change, come and go behind a run that had copied all of them: the
+    result is as if there had been one run."""
     source = place.own_source(folder)
-    must(kill_late(place, rng, "--resume"), "no run could be killed in time")
-    rng.choice([
-        lambda: (source / "config.json").write_bytes(rng.randbytes(rng.choice([2, 5000]))),
-        lambda: (source / "big.bin").unlink(),
-        lambda: (source / "new.txt").write_bytes(b"new"),
-    ])()
-    expected, _ = place.scene.convert(source, "other-%d" % rng.getrandbits(32))
-    place.finish("--resume", expected=expected)
+    stopped = stop(place, "--resume", at=1, only=["renameat2"])
+    must(stopped.was_killed and (place.partial() / "big.bin").exists(), str(stopped))
+    (source / "config.json").write_bytes(rng.randbytes(rng.choice([2, 5000])))
+    (source / "big.bin").unlink()
+    (source / "new.txt").write_bytes(b"new")
+    expected = place.scene.convert(source, "other-%d" % rng.getrandbits(32))
+    must("big.bin" not in expected and "new.txt" in expected, "the case is wrong")
+    must(place.finish("--resume", expected=expected)["resumed_bytes"] > 0, "nothing was resumed")
 
 
 def resume_touched_source(place, folder, rng):
     """Only the time changed: that counts as another source."""
     source = place.own_source(folder)
-    must(kill_late(place, rng, "--resume"), "no run could be killed in time")
+    kill_late(place, rng, "--resume")
     path = rng.choice(list(source.glob("*.safetensors")))
     about = path.stat()
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns + 1000))
-    must(place.finish("--resume")["resumed_bytes"] == 0, "resumed though a time changed")
+    told = place.finish("--resume")
+    must(told["resumed_bytes"] == 0 and "files" in told["anew"], "a time changed: %s" % told)
+
+
+def resume_set_back(place, folder, rng):
+    """Other bytes, and the time of change set back: it does not pass for the old source."""
+    source = place.own_source(folder)
+    kill_late(place, rng, "--resume")
+    path = rng.choice(list(source.glob("*.safetensors")))
+    about, data = path.stat(), bytearray(path.read_bytes())
+    data[-1] ^= 1
+    with open(path, "r+b") as file:
+        file.write(data)
+    os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    expected = place.scene.convert(source, "other-%d" % rng.getrandbits(32))
+    told = place.finish("--resume", expected=expected)
+    must(told["resumed_bytes"] == 0 and "files" in told["anew"], "resumed: %s" % told)
 
 
 def resume_other_options(place, folder, rng):
     """Another layout or other options: anew, and with the right result."""
-    must(kill_late(place, rng, "--resume"), "no run could be killed in time")
+    kill_late(place, rng, "--resume")
     options, layout = rng.choice([(["--subset", "layers.*s"], None), (["--cast", "f16"], None),
                                   ([], place.scene.other_layout), ([], "hf"),
                                   (["--part-bytes", "1000000"], "hf")])
@@ -124,7 +211,7 @@ def resume_other_options(place, folder, rng):
 
 def resume_damaged(place, folder, rng):
     """Bytes of the unfinished files changed meanwhile: the result is right all the same."""
-    must(kill_late(place, rng, "--resume"), "no run could be killed in time")
+    kill_late(place, rng, "--resume")
     files = [path for path in place.partial().iterdir() if path.stat().st_size]
     for path in files:
         spoil(path, rng, rng.choice([1, 1, 30]))
@@ -139,7 +226,7 @@ def resume_damaged(place, folder, rng):
 
 def resume_damaged_data(place, folder, rng):
     """As before, but the journal is whole and everything else as it was: one byte of one file."""
-    must(kill_late(place, rng, "--resume"), "no run could be killed in time")
+    kill_late(place, rng, "--resume")
     files = [path for path in place.partial().iterdir() if path.suffix == ".safetensors"]
     for path in rng.sample(files, min(2, len(files))):
         spoil(path, rng, 1)
@@ -159,7 +246,7 @@ def spoil(path, rng, n):
 
 def resume_journal_torn(place, folder, rng):
     """The journal ends anywhere, or has more behind its end."""
-    must(kill_late(place, rng, "--resume"), "no run could be killed in time")
+    kill_late(place, rng, "--resume")
     for path in place.partial().iterdir():
         if path.suffix == ".safetensors" or not path.stat().st_size:
             continue
@@ -180,8 +267,6 @@ def interrupted(place, folder, rng):
     process = place.start(*options)
     in_time = wait_until(process, lambda: place.partial() is not None
                          and partial_bytes(place) > wanted)
-    if rng.random() < 0.3:
-        time.sleep(rng.uniform(0, 0.5) * place.scene.seconds)
     process.send_signal(number)
     code, _, error = end(process)
     if code == 0:
@@ -197,9 +282,11 @@ def interrupted(place, folder, rng):
         place.finish("--resume")
 
 
-CASES = [kill_plain, kill_resume, resume_goes_on, resume_of_plain, resume_nothing,
-         resume_other_source, resume_other_files, resume_touched_source, resume_other_options,
-         resume_damaged, resume_damaged_data, resume_journal_torn, interrupted]
+CASES = [kill_plain, kill_resume, resume_goes_on, resume_of_plain, resume_other_source,
+         resume_other_files, resume_other_layout_of_source, resume_typed_otherwise,
+         resume_other_options, resume_damaged, resume_damaged_data, resume_journal_torn,
+         interrupted]
+ONCE = [resume_nothing, resume_at_the_end, resume_touched_source, resume_set_back, resume_says_why]
 
 if __name__ == "__main__":
-    sys.exit(fault_scene.run(__doc__, CASES, []))
+    sys.exit(fault_scene.run(__doc__, CASES, ONCE))

@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "base/file.h"
+#include "checkpoint/claim.h"
 #include "checkpoint/folder.h"
 
 #include "base/alloc.h"
@@ -12,6 +13,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -109,13 +111,13 @@ static int entries_of(const char *name)
     return n;
 }
 
-static fy_folder begin(const char *path, bool keep, bool expected_resumed)
+static fy_folder begin(const char *path, bool keep, fy_leftover expected)
 {
     ferry_error error;
-    fy_folder   folder  = {0};
-    bool        resumed = !expected_resumed;
-    must(fy_folder_begin(path, keep, &folder, &resumed, &error), &error);
-    check_row(path, resumed == expected_resumed);
+    fy_folder   folder = {0};
+    fy_leftover left   = FY_LEFT_STRANGE + 1;
+    must(fy_folder_begin(path, keep, &folder, &left, &error), &error);
+    check_row(path, left == expected);
     return folder;
 }
 
@@ -123,11 +125,11 @@ static void refuse(const char *row, const char *path, bool keep, ferry_status ex
                    const char *says)
 {
     ferry_error error;
-    fy_folder   folder  = {0};
-    bool        resumed = false;
-    check_status(row, expected, fy_folder_begin(path, keep, &folder, &resumed, &error), &error);
+    fy_folder   folder = {0};
+    fy_leftover left   = FY_LEFT_NOTHING;
+    check_status(row, expected, fy_folder_begin(path, keep, &folder, &left, &error), &error);
     check_says(row, says, &error);
-    check_row(row, folder.path == NULL && !resumed);
+    check_row(row, folder.path == NULL && left == FY_LEFT_NOTHING);
     fy_folder_end(&folder, keep); /* nothing */
 }
 
@@ -147,7 +149,7 @@ static void test_commit(void **state)
     ferry_error error;
     struct stat about;
     mode_t      mask   = umask(027);
-    fy_folder   folder = begin(path_of("out"), false, false);
+    fy_folder   folder = begin(path_of("out"), false, FY_LEFT_NOTHING);
     umask(mask);
     assert_string_equal(folder.path, path_of("out"));
     assert_string_equal(folder.parent, base);
@@ -172,14 +174,14 @@ static void test_commit(void **state)
 static void test_end_without_result(void **state)
 {
     (void)state;
-    fy_folder folder = begin(path_of("out"), true, false);
+    fy_folder folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
     put_into(&folder, "a", "1");
     fy_folder_end(&folder, false);
     assert_int_equal(entries_of("."), 0);
-    folder = begin(path_of("out"), false, false);
+    folder = begin(path_of("out"), false, FY_LEFT_NOTHING);
     fy_folder_end(&folder, true);
     assert_int_equal(entries_of(PARTIAL), 1); /* the lock */
-    folder = begin(path_of("out"), true, false);
+    folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
     fy_folder_end(&folder, false);
     assert_int_equal(entries_of("."), 0);
 }
@@ -188,19 +190,19 @@ static void test_resume(void **state)
 {
     (void)state;
     ferry_error error;
-    fy_folder   folder = begin(path_of("out"), true, false);
+    fy_folder   folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
     put_into(&folder, "a", "1");
     fy_folder_end(&folder, true);
-    folder = begin(path_of("out"), true, true);
+    folder = begin(path_of("out"), true, FY_LEFT_FILES);
     assert_true(holds(PARTIAL "/a", "1"));
     put_into(&folder, "b", "2");
     fy_folder_end(&folder, true);
-    folder = begin(path_of("out"), true, true);
+    folder = begin(path_of("out"), true, FY_LEFT_FILES);
     must(fy_folder_clear(&folder, &error), &error); /* it does not fit */
     assert_int_equal(entries_of(PARTIAL), 1);
     put_into(&folder, "a", "3");
     fy_folder_end(&folder, true);
-    folder = begin(path_of("out"), true, true);
+    folder = begin(path_of("out"), true, FY_LEFT_FILES);
     must(fy_folder_commit(&folder, &error), &error);
     fy_folder_end(&folder, true);
     assert_int_equal(entries_of("."), 1);
@@ -211,7 +213,7 @@ static void test_resume(void **state)
 static void test_leftovers_go(void **state)
 {
     (void)state;
-    fy_folder folder = begin(path_of("out"), true, false);
+    fy_folder folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
     for (int i = 0; i < 300; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
@@ -219,7 +221,7 @@ static void test_leftovers_go(void **state)
     }
     fy_folder_end(&folder, true);
     unlink(path_of(PARTIAL "/" FY_LOCK_NAME)); /* as after a loss of power */
-    folder = begin(path_of("out"), false, false);
+    folder = begin(path_of("out"), false, FY_LEFT_NOTHING);
     assert_int_equal(entries_of(PARTIAL), 1);
     fy_folder_end(&folder, false);
     assert_int_equal(entries_of("."), 0);
@@ -240,7 +242,7 @@ static void test_forms_of_path(void **state)
     assert_int_equal(chdir(base), 0);
     mkdir("in", 0700);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        fy_folder folder = begin(rows[i].path, false, false);
+        fy_folder folder = begin(rows[i].path, false, FY_LEFT_NOTHING);
         check_row(rows[i].path, strcmp(folder.partial, rows[i].partial) == 0);
         check_row(rows[i].path, access(rows[i].partial, F_OK) == 0);
         must(fy_folder_commit(&folder, &error), &error);
@@ -292,7 +294,7 @@ static void test_no_place(void **state)
     refuse("long name", path_of(name), false, FERRY_ERR_LIMIT, name);
     assert_int_equal(entries_of("."), 1);
     name[NAME_MAX - 15] = '\0';
-    fy_folder folder    = begin(path_of(name), false, false);
+    fy_folder folder    = begin(path_of(name), false, FY_LEFT_NOTHING);
     fy_folder_end(&folder, false);
     assert_int_equal(entries_of("."), 1);
 }
@@ -303,7 +305,7 @@ static void test_appears_meanwhile(void **state)
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
         ferry_error error;
-        fy_folder   folder = begin(path_of("out"), false, false);
+        fy_folder   folder = begin(path_of("out"), false, FY_LEFT_NOTHING);
         put_into(&folder, "a", "1");
         put_into(&folder, FY_JOURNAL_NAME, "journal");
         if (kind == 0) {
@@ -342,7 +344,8 @@ static void test_links_left(void **state)
         assert_int_equal(symlink("../around", path_of(PARTIAL "/b")), 0);
         assert_int_equal(link(path_of("precious"), path_of(PARTIAL "/c")), 0);
         assert_int_equal(mkfifo(path_of(PARTIAL "/d"), 0600), 0);
-        fy_folder folder = begin(path_of("out"), keep != 0, false);
+        fy_folder folder =
+            begin(path_of("out"), keep != 0, keep != 0 ? FY_LEFT_STRANGE : FY_LEFT_NOTHING);
         assert_int_equal(entries_of(PARTIAL), 1);
         fy_folder_end(&folder, false);
         assert_true(holds("precious", "1") && holds("around/too", "2"));
@@ -350,7 +353,7 @@ static void test_links_left(void **state)
     }
     mkdir(path_of(PARTIAL), 0700); /* a second name alone is one that is not the run's own */
     assert_int_equal(link(path_of("precious"), path_of(PARTIAL "/c")), 0);
-    fy_folder folder = begin(path_of("out"), true, false);
+    fy_folder folder = begin(path_of("out"), true, FY_LEFT_STRANGE);
     fy_folder_end(&folder, false);
     assert_true(holds("precious", "1"));
 }
@@ -390,6 +393,105 @@ static void test_no_partial_folder(void **state)
     assert_true(holds("around/file", "1") && holds("file", "2"));
 }
 
+/* ---- folders that others made ---- */
+
+/* One of another user, or one that others may write into, would become the result. */
+static void test_foreign_folder(void **state)
+{
+    (void)state;
+    mode_t mask = umask(022);
+    assert_int_equal(mkdir(path_of(PARTIAL), 0700), 0);
+    assert_int_equal(chmod(path_of(PARTIAL), 0777), 0);
+    refuse("writable", path_of("out"), false, FERRY_ERR_IO, "others may write");
+    refuse("writable", path_of("out"), true, FERRY_ERR_IO, "0777");
+    assert_int_equal(chmod(path_of(PARTIAL), 0770), 0);
+    refuse("group", path_of("out"), true, FERRY_ERR_IO, "others may write");
+    assert_int_equal(entries_of(PARTIAL), 0);
+    umask(002); /* who lets his group write everywhere trusts it */
+    fy_folder folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
+    fy_folder_end(&folder, false);
+    umask(022);
+    if (geteuid() == 0) {
+        assert_int_equal(mkdir(path_of(PARTIAL), 0755), 0);
+        assert_int_equal(chown(path_of(PARTIAL), 65534, 65534), 0);
+        refuse("foreign", path_of("out"), false, FERRY_ERR_IO, "belongs to user 65534");
+        refuse("foreign", path_of("out"), true, FERRY_ERR_IO, "belongs to user 65534");
+        assert_int_equal(entries_of(PARTIAL), 0);
+        assert_int_equal(rmdir(path_of(PARTIAL)), 0);
+        folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
+        put_into(&folder, "a", "1");
+        fy_folder_end(&folder, true);
+        assert_int_equal(chown(path_of(PARTIAL "/a"), 65534, 65534), 0);
+        folder = begin(path_of("out"), true, FY_LEFT_STRANGE); /* a file of his is not trusted */
+        assert_int_equal(entries_of(PARTIAL), 1);
+        fy_folder_end(&folder, false);
+    }
+    umask(mask);
+}
+
+/* What a run that was killed behind its rename has left in its result is removed by the next. */
+static void test_killed_behind_the_rename(void **state)
+{
+    (void)state;
+    for (int has_journal = 0; has_journal < 2; has_journal++) {
+        assert_int_equal(mkdir(path_of("out"), 0755), 0);
+        put("out/a", "1");
+        put("out/" FY_LOCK_NAME, "1\n");
+        if (has_journal != 0) {
+            put("out/" FY_JOURNAL_NAME, "journal");
+        }
+        int lock = open(path_of("out/" FY_LOCK_NAME), O_RDWR | O_CLOEXEC);
+        assert_int_equal(flock(lock, LOCK_EX), 0); /* it is still at it */
+        refuse("lives", path_of("out"), true, FERRY_ERR_IO, "exists");
+        assert_int_equal(entries_of("out"), 2 + has_journal);
+        close(lock);
+        refuse("dead", path_of("out"), true, FERRY_ERR_IO, "exists");
+        assert_int_equal(entries_of("out"), 1);
+        assert_true(holds("out/a", "1"));
+        remove_tree(path_of("out"));
+    }
+}
+
+/* The journal is there until the name is given, and what was made is not lost without it. */
+static void test_rename_fails(void **state)
+{
+    (void)state;
+    ferry_error error;
+    fy_folder   folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
+    put_into(&folder, "a", "1");
+    put_into(&folder, FY_JOURNAL_NAME, "journal");
+    put("out", "in the way"); /* seen by the look before the rename and, without it, by that */
+    assert_int_equal(fy_folder_commit(&folder, &error), FERRY_ERR_IO);
+    fy_folder_end(&folder, true);
+    assert_int_equal(unlink(path_of("out")), 0);
+    folder = begin(path_of("out"), true, FY_LEFT_FILES);
+    assert_true(holds(PARTIAL "/" FY_JOURNAL_NAME, "journal"));
+    must(fy_folder_commit(&folder, &error), &error);
+    fy_folder_end(&folder, true);
+    assert_int_equal(entries_of("out"), 1);
+    assert_int_equal(entries_of("."), 1);
+}
+
+static bool is_a(const void *context, const char *name)
+{
+    (void)context;
+    return strcmp(name, "a") == 0;
+}
+
+static void test_keep_only(void **state)
+{
+    (void)state;
+    ferry_error error;
+    fy_folder   folder = begin(path_of("out"), true, FY_LEFT_NOTHING);
+    put_into(&folder, "a", "1");
+    put_into(&folder, "b", "2");
+    put_into(&folder, "ab", "3");
+    must(fy_folder_keep_only(&folder, is_a, NULL, &error), &error);
+    assert_int_equal(entries_of(PARTIAL), 2); /* and the lock */
+    assert_true(holds(PARTIAL "/a", "1"));
+    fy_folder_end(&folder, false);
+}
+
 /* ---- other runs ---- */
 
 /* Begins in a child, which then lives until it is killed. */
@@ -401,11 +503,11 @@ static pid_t start_run(const char *path)
     pid_t child = fork();
     if (child == 0) {
         fy_folder   folder = {0};
-        bool        resumed;
+        fy_leftover left;
         ferry_error error;
         int         fd = -1;
         alarm(60);
-        if (fy_folder_begin(path, true, &folder, &resumed, &error) == FERRY_OK) {
+        if (fy_folder_begin(path, true, &folder, &left, &error) == FERRY_OK) {
             fd = openat(folder.fd, "data", O_WRONLY | O_CREAT, 0600);
         }
         if (fd >= 0 && write(ready[1], "r", 1) == 1) {
@@ -432,10 +534,10 @@ static void test_live_run(void **state)
     assert_true(is_there(PARTIAL "/data"));
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, NULL, 0), child);
-    fy_folder folder = begin(path_of("out"), true, true);
+    fy_folder folder = begin(path_of("out"), true, FY_LEFT_FILES);
     refuse("own", path_of("out"), false, FERRY_ERR_IO, "another run (process");
     fy_folder_end(&folder, true);
-    folder = begin(path_of("out"), false, false);
+    folder = begin(path_of("out"), false, FY_LEFT_NOTHING);
     assert_int_equal(entries_of(PARTIAL), 1);
     fy_folder_end(&folder, false);
     assert_int_equal(entries_of("."), 0);
@@ -447,12 +549,12 @@ enum { N_RUNS = 4, N_ROUNDS = 60 };
 static const char *run_once(long id, int *n_begun)
 {
     fy_folder   folder = {0};
-    bool        resumed;
+    fy_leftover left;
     ferry_error error;
     char        text[32], away[32];
     snprintf(text, sizeof text, "%ld", id);
     snprintf(away, sizeof away, "away-%ld", id);
-    if (fy_folder_begin(path_of("out"), false, &folder, &resumed, &error) != FERRY_OK) {
+    if (fy_folder_begin(path_of("out"), false, &folder, &left, &error) != FERRY_OK) {
         bool expected =
             strstr(error.message, "another run") != NULL || strstr(error.message, "exists") != NULL;
         return expected ? NULL : "begin fails otherwise";
@@ -511,6 +613,85 @@ static void test_many_runs(void **state)
     assert_int_equal(entries_of("."), 0);
 }
 
+/* ---- without locks ---- */
+
+/* The text of the claim in the base, as a string that lasts until the next call. */
+static const char *claim_text(void)
+{
+    static char text[600];
+    ssize_t     n       = readlink(path_of(FY_CLAIM_NAME), text, sizeof text - 1);
+    text[n < 0 ? 0 : n] = '\0';
+    return text;
+}
+
+static int open_base(void)
+{
+    int fd = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static void test_claims(void **state)
+{
+    (void)state;
+    ferry_error error;
+    char        says[40], changed[700];
+    int         fd = open_base();
+    must(fy_claim_refuse(fd, "out", &error), &error);
+    assert_true(fy_claim_is_free(fd));
+    must(fy_claim_take(fd, "out", &error), &error);
+    assert_false(fy_claim_is_free(fd)); /* this process lives */
+    snprintf(says, sizeof says, "another run (process %ld)", (long)getpid());
+    assert_int_equal(fy_claim_take(fd, "out", &error), FERRY_ERR_IO);
+    check_says("taken", says, &error);
+    assert_int_equal(fy_claim_refuse(fd, "out", &error), FERRY_ERR_IO);
+
+    /* The same number of a process that began at another time. */
+    unsigned long long began = 0;
+    long               pid   = 0;
+    int                at    = 0;
+    assert_int_equal(sscanf(claim_text(), "%ld %llu%n", &pid, &began, &at), 2);
+    assert_true(pid == (long)getpid() && began > 0);
+    snprintf(changed, sizeof changed, "%ld %llu%s", pid, began + 1, claim_text() + at);
+    unlink(path_of(FY_CLAIM_NAME));
+    assert_int_equal(symlink(changed, path_of(FY_CLAIM_NAME)), 0);
+    assert_true(fy_claim_is_free(fd));
+    must(fy_claim_refuse(fd, "out", &error), &error);
+    assert_int_equal(entries_of("."), 0);
+
+    /* Of another machine, and of nobody knows whom: not known to be dead. */
+    static const char *const strange[] = {"1 1 elsewhere 0-0/pid:[1]", "x", "1 1", "0 0 a b"};
+    for (size_t i = 0; i < COUNT_OF(strange); i++) {
+        assert_int_equal(symlink(strange[i], path_of(FY_CLAIM_NAME)), 0);
+        assert_int_equal(fy_claim_take(fd, "out", &error), FERRY_ERR_IO);
+        check_says(strange[i], "remove the partial folder", &error);
+        assert_string_equal(claim_text(), strange[i]);
+        unlink(path_of(FY_CLAIM_NAME));
+    }
+    close(fd);
+}
+
+static void test_claim_of_the_dead(void **state)
+{
+    (void)state;
+    ferry_error error;
+    int         how = 0, fd = open_base();
+    pid_t       child = fork();
+    if (child == 0) {
+        _exit(fy_claim_take(fd, "out", &error) == FERRY_OK ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_int_equal(how, 0);
+    char dead[600];
+    strcpy(dead, claim_text());
+    assert_true(atol(dead) == (long)child);
+    assert_true(fy_claim_is_free(fd));
+    must(fy_claim_take(fd, "out", &error), &error);
+    assert_true(atol(claim_text()) == (long)getpid());
+    assert_int_equal(entries_of("."), 1);
+    close(fd);
+}
+
 /* ---- the rest ---- */
 
 static int open_files(void)
@@ -534,9 +715,9 @@ static void test_no_memory(void **state)
     fy_folder    folder  = {0};
     for (; status != FERRY_OK; n++) {
         ferry_error error;
-        bool        resumed;
+        fy_leftover left;
         fy_alloc_fail_after(n);
-        status = fy_folder_begin(path_of("out"), true, &folder, &resumed, &error);
+        status = fy_folder_begin(path_of("out"), true, &folder, &left, &error);
         fy_alloc_fail_after(-1);
         assert_true(status == FERRY_OK || status == FERRY_ERR_NO_MEMORY);
         assert_true(status == FERRY_OK || open_files() == n_files);
@@ -565,11 +746,27 @@ static void test_sentences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ROW(test_commit),       ROW(test_end_without_result), ROW(test_resume),
-        ROW(test_leftovers_go), ROW(test_forms_of_path),      ROW(test_exists),
-        ROW(test_no_place),     ROW(test_appears_meanwhile),  ROW(test_links_left),
-        ROW(test_folder_left),  ROW(test_no_partial_folder),  ROW(test_live_run),
-        ROW(test_many_runs),    ROW(test_no_memory),          ROW(test_sentences),
+        ROW(test_commit),
+        ROW(test_end_without_result),
+        ROW(test_resume),
+        ROW(test_leftovers_go),
+        ROW(test_forms_of_path),
+        ROW(test_exists),
+        ROW(test_no_place),
+        ROW(test_appears_meanwhile),
+        ROW(test_links_left),
+        ROW(test_folder_left),
+        ROW(test_no_partial_folder),
+        ROW(test_live_run),
+        ROW(test_many_runs),
+        ROW(test_no_memory),
+        ROW(test_sentences),
+        ROW(test_foreign_folder),
+        ROW(test_killed_behind_the_rename),
+        ROW(test_rename_fails),
+        ROW(test_keep_only),
+        ROW(test_claims),
+        ROW(test_claim_of_the_dead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

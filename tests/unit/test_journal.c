@@ -18,7 +18,9 @@
 static char folder[64];
 static int  folder_fd = -1;
 
-static const fy_hash128 KEY = {.low = 17, .high = 0xfedcba9876543210};
+static const fy_journal_key KEY = {.part = {[FY_KEY_PROGRAM]      = {.low = 17, .high = 3},
+                                            [FY_KEY_SOURCE_FILES] = {.high = 0xfedcba9876543210},
+                                            [FY_KEY_OPTIONS]      = {.low = 1}}};
 
 static int make_folder(void **state)
 {
@@ -76,7 +78,7 @@ static void write_journal(uint64_t n_records)
 {
     ferry_error error;
     fy_journal  journal = {.fd = -1};
-    must(fy_journal_create(folder_fd, KEY, &journal, &error), &error);
+    must(fy_journal_create(folder_fd, &KEY, &journal, &error), &error);
     for (uint64_t task = 0; task < n_records; task++) {
         must(append(&journal, task, &error), &error);
     }
@@ -86,20 +88,25 @@ static void write_journal(uint64_t n_records)
     fy_journal_close(NULL);
 }
 
-/* Returns whether it fits, and the number of records that were there. */
-static bool resume(fy_hash128 key, uint64_t *n_out)
+/* Returns why it does not fit, or NULL, and the number of records that were there. */
+static const char *resume_key(const fy_journal_key *key, uint64_t *n_out)
 {
     ferry_error error;
     fy_journal  journal = {.fd = -1};
     seen        s       = {0};
-    bool        fits    = false;
-    must(fy_journal_resume(folder_fd, key, see, &s, &journal, &fits, &error), &error);
-    assert_true(fits == (journal.fd >= 0));
-    assert_true(fits || s.n == 0);
-    assert_true(!fits || (fcntl(journal.fd, F_GETFD) & FD_CLOEXEC) != 0);
+    const char *misfit  = "unset";
+    must(fy_journal_resume(folder_fd, key, see, &s, &journal, &misfit, &error), &error);
+    assert_true((misfit == NULL) == (journal.fd >= 0));
+    assert_true(misfit == NULL || s.n == 0);
+    assert_true(misfit != NULL || (fcntl(journal.fd, F_GETFD) & FD_CLOEXEC) != 0);
     fy_journal_close(&journal);
     *n_out = s.n;
-    return fits;
+    return misfit;
+}
+
+static bool resume(uint64_t *n_out)
+{
+    return resume_key(&KEY, n_out) == NULL;
 }
 
 static void test_round_trip(void **state)
@@ -108,11 +115,11 @@ static void test_round_trip(void **state)
     uint64_t n;
     write_journal(N_RECORDS);
     for (int i = 0; i < 2; i++) { /* being read changes nothing */
-        assert_true(resume(KEY, &n));
+        assert_true(resume(&n));
         assert_int_equal(n, N_RECORDS);
     }
     write_journal(0); /* anew */
-    assert_true(resume(KEY, &n));
+    assert_true(resume(&n));
     assert_int_equal(n, 0);
 }
 
@@ -121,9 +128,18 @@ static void test_another_key(void **state)
     (void)state;
     uint64_t n;
     write_journal(N_RECORDS);
-    assert_false(resume((fy_hash128){.low = KEY.low, .high = KEY.high + 1}, &n));
-    assert_false(resume((fy_hash128){.low = KEY.low + 1, .high = KEY.high}, &n));
-    assert_true(resume(KEY, &n) && n == N_RECORDS);
+    static const char *const says[FY_KEY_PARTS] = {[FY_KEY_PROGRAM]       = "another version",
+                                                   [FY_KEY_SOURCE_FILES]  = "files of the source",
+                                                   [FY_KEY_SOURCE_LAYOUT] = "layout of the source",
+                                                   [FY_KEY_TARGET]        = "target",
+                                                   [FY_KEY_OPTIONS]       = "options"};
+    for (size_t i = 0; i < (size_t)2 * FY_KEY_PARTS; i++) {
+        fy_journal_key other = KEY;
+        *(i % 2 == 0 ? &other.part[i / 2].low : &other.part[i / 2].high) += 1;
+        const char *misfit = resume_key(&other, &n);
+        check_at(misfit != NULL && strstr(misfit, says[i / 2]) != NULL, "part %zu", i / 2);
+    }
+    assert_true(resume(&n) && n == N_RECORDS);
 }
 
 /* What no run has left is no journal: nothing is followed, waited for or changed. */
@@ -131,21 +147,21 @@ static void test_none(void **state)
 {
     (void)state;
     uint64_t n;
-    assert_false(resume(KEY, &n));
+    assert_false(resume(&n));
     write_journal(N_RECORDS);
     assert_int_equal(renameat(folder_fd, FY_JOURNAL_NAME, folder_fd, "other"), 0);
     assert_int_equal(symlinkat("other", folder_fd, FY_JOURNAL_NAME), 0);
-    assert_false(resume(KEY, &n));
+    assert_false(resume(&n));
     write_journal(1); /* in the link's place */
     struct stat about;
     assert_int_equal(fstatat(folder_fd, "other", &about, 0), 0);
     assert_true(about.st_size > 100);
     unlinkat(folder_fd, FY_JOURNAL_NAME, 0);
     assert_int_equal(mkfifoat(folder_fd, FY_JOURNAL_NAME, 0600), 0);
-    assert_false(resume(KEY, &n));
+    assert_false(resume(&n));
     unlinkat(folder_fd, FY_JOURNAL_NAME, 0);
     assert_int_equal(mkdirat(folder_fd, FY_JOURNAL_NAME, 0700), 0);
-    assert_false(resume(KEY, &n));
+    assert_false(resume(&n));
     unlinkat(folder_fd, FY_JOURNAL_NAME, AT_REMOVEDIR);
 }
 
@@ -165,7 +181,7 @@ static void store(const unsigned char *bytes, size_t n_bytes)
     close(fd);
 }
 
-enum { HEAD_BYTES = 40, MOST_BYTES = 1000 };
+enum { HEAD_BYTES = 24 + 16 * FY_KEY_PARTS, MOST_BYTES = 1000 };
 
 /* The bytes of the head and n records, and back. */
 static size_t bytes_of(uint64_t n_records)
@@ -196,15 +212,15 @@ static void check_goes_on(uint64_t n_whole)
     ferry_error error;
     fy_journal  journal = {.fd = -1};
     seen        s       = {0};
-    bool        fits    = false;
-    must(fy_journal_resume(folder_fd, KEY, see, &s, &journal, &fits, &error), &error);
-    check_at(fits && s.n == n_whole, "%d records, not %d", (int)s.n, (int)n_whole);
+    const char *misfit  = "unset";
+    must(fy_journal_resume(folder_fd, &KEY, see, &s, &journal, &misfit, &error), &error);
+    check_at(misfit == NULL && s.n == n_whole, "%d records, not %d", (int)s.n, (int)n_whole);
     for (uint64_t task = n_whole; task < N_RECORDS; task++) {
         must(append(&journal, task, &error), &error);
     }
     fy_journal_close(&journal);
     uint64_t n;
-    assert_true(resume(KEY, &n));
+    assert_true(resume(&n));
     assert_int_equal(n, N_RECORDS);
 }
 
@@ -219,10 +235,10 @@ static void test_every_truncation(void **state)
     for (size_t length = 0; length <= n_bytes; length++) {
         store(bytes, length);
         if (length < HEAD_BYTES) {
-            check_at(!resume(KEY, &n), "length %zu", length);
+            check_at(!resume(&n), "length %zu", length);
             continue;
         }
-        check_at(resume(KEY, &n) && n == records_in(length), "length %zu", length);
+        check_at(resume(&n) && n == records_in(length), "length %zu", length);
         check_cut(bytes_of(n));
         check_goes_on(n);
     }
@@ -238,7 +254,7 @@ static void test_every_flipped_bit(void **state)
         uint64_t n;
         bytes[bit / 8] ^= (unsigned char)(1u << bit % 8);
         store(bytes, n_bytes);
-        bool fits = resume(KEY, &n);
+        bool fits = resume(&n);
         check_at(fits == (bit / 8 >= HEAD_BYTES), "bit %zu", bit);
         if (fits) {
             check_at(n == records_in(bit / 8), "bit %zu: %d records", bit, (int)n);
@@ -272,7 +288,7 @@ static void test_limits(void **state)
     fy_journal  journal = {.fd = -1};
     uint64_t   *values  = calloc(FY_JOURNAL_MOST_VALUES + 1, sizeof *values);
     assert_non_null(values);
-    must(fy_journal_create(folder_fd, KEY, &journal, &error), &error);
+    must(fy_journal_create(folder_fd, &KEY, &journal, &error), &error);
     must(fy_journal_append(&journal, 1, values, FY_JOURNAL_MOST_VALUES, &error), &error);
     assert_int_equal(fy_journal_append(&journal, 1, values, FY_JOURNAL_MOST_VALUES + 1, &error),
                      FERRY_ERR_LIMIT);
@@ -286,14 +302,14 @@ static void test_visitor_fails(void **state)
     ferry_error error;
     fy_journal  journal = {.fd = -1};
     seen        s       = {.fail_at = 3};
-    bool        fits    = false;
+    const char *misfit  = "unset";
     uint64_t    n;
     write_journal(N_RECORDS);
-    assert_int_equal(fy_journal_resume(folder_fd, KEY, see, &s, &journal, &fits, &error),
+    assert_int_equal(fy_journal_resume(folder_fd, &KEY, see, &s, &journal, &misfit, &error),
                      FERRY_ERR_STOPPED);
-    assert_true(!fits && journal.fd == -1);
+    assert_true(misfit != NULL && journal.fd == -1);
     check_cut(bytes_of(N_RECORDS));
-    assert_true(resume(KEY, &n) && n == N_RECORDS);
+    assert_true(resume(&n) && n == N_RECORDS);
 }
 
 static void test_no_memory(void **state)
@@ -301,13 +317,13 @@ static void test_no_memory(void **state)
     (void)state;
     ferry_error  error;
     fy_journal   journal = {.fd = -1};
-    bool         fits    = false;
+    const char  *misfit  = "unset";
     ferry_status status  = FERRY_ERR_NO_MEMORY;
     write_journal(N_RECORDS);
     for (int64_t n = 0; status != FERRY_OK; n++) {
         seen s = {0};
         fy_alloc_fail_after(n);
-        status = fy_journal_resume(folder_fd, KEY, see, &s, &journal, &fits, &error);
+        status = fy_journal_resume(folder_fd, &KEY, see, &s, &journal, &misfit, &error);
         fy_alloc_fail_after(-1);
         assert_true(status == FERRY_OK || (status == FERRY_ERR_NO_MEMORY && journal.fd == -1));
     }
@@ -330,7 +346,7 @@ static void test_full(void **state)
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     small = (struct rlimit){.rlim_cur = bytes_of(3) + 20, .rlim_max = old.rlim_max};
     void (*old_handler)(int) = signal(SIGXFSZ, SIG_IGN);
-    must(fy_journal_create(folder_fd, KEY, &journal, &error), &error);
+    must(fy_journal_create(folder_fd, &KEY, &journal, &error), &error);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     ferry_status status = FERRY_OK;
     uint64_t     task   = 0;
@@ -346,7 +362,7 @@ static void test_full(void **state)
     bool         is_gone;
     fy_journal_close(&journal);
     assert_int_equal(renameat(folder_fd, FY_JOURNAL_NAME, folder_fd, "other"), 0);
-    failed  = fy_journal_create(folder_fd, KEY, &other, &other_error);
+    failed  = fy_journal_create(folder_fd, &KEY, &other, &other_error);
     is_gone = faccessat(folder_fd, FY_JOURNAL_NAME, F_OK, 0) != 0;
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, old_handler);
@@ -357,7 +373,7 @@ static void test_full(void **state)
     assert_int_equal(failed, FERRY_ERR_IO);
     assert_true(is_gone && other.fd == -1);
     assert_int_equal(renameat(folder_fd, "other", folder_fd, FY_JOURNAL_NAME), 0);
-    assert_true(resume(KEY, &n));
+    assert_true(resume(&n));
     assert_int_equal(n, 3);
 }
 
@@ -392,8 +408,8 @@ static void test_threads(void **state)
     pthread_t   threads[N_THREADS];
     fy_journal  journal = {.fd = -1};
     uint64_t    n       = 0;
-    bool        fits    = false;
-    must(fy_journal_create(folder_fd, KEY, &journal, &error), &error);
+    const char *misfit  = "unset";
+    must(fy_journal_create(folder_fd, &KEY, &journal, &error), &error);
     for (int i = 0; i < N_THREADS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, append_many, &journal), 0);
     }
@@ -403,7 +419,7 @@ static void test_threads(void **state)
         assert_null(failed);
     }
     fy_journal_close(&journal);
-    must(fy_journal_resume(folder_fd, KEY, count, &n, &journal, &fits, &error), &error);
+    must(fy_journal_resume(folder_fd, &KEY, count, &n, &journal, &misfit, &error), &error);
     fy_journal_close(&journal);
     assert_int_equal(n, N_THREADS * N_EACH);
 }

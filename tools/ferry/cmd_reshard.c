@@ -3,11 +3,7 @@
 #include "reshard.h"
 #include "work_progress.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 static const char help[] =
     "Usage: ferry reshard [OPTION]... SRC --to LAYOUT --out DST\n"
@@ -52,7 +48,10 @@ static const char help[] =
     "  was given, and the command dies of that signal. After SIGKILL or a crash the partial "
     "folder\n"
     "  stays beside DST under a hidden name: the next run to DST goes on with it if --resume is\n"
-    "  given and source, layout and options are the same, and removes it otherwise.\n"
+    "  given and source, layout and options are the same, and removes it otherwise. Nothing of it\n"
+    "  is trusted but tensors whose bytes it has read again; where it starts anew, a note says "
+    "why.\n"
+    "  A partial folder of another user, or one that others may write into, is refused.\n"
     "\n"
     "Exit status:\n"
     "  0 done, 1 the work failed (one sentence on stderr), 2 wrong usage; 128 and the number of a\n"
@@ -68,43 +67,6 @@ uint64_t reshard_memory_cap(const reshard_request *request)
 {
     return request->options.memory_cap_bytes > 0 ? request->options.memory_cap_bytes
                                                  : (uint64_t)256 << 20;
-}
-
-/* The folder that path is to lie in exists. */
-static ferry_status check_parent(const char *path, ferry_error *error)
-{
-    struct stat about;
-    size_t      length = strlen(path);
-    while (length > 1 && path[length - 1] == '/') {
-        length--;
-    }
-    while (length > 0 && path[length - 1] != '/') {
-        length--;
-    }
-    char *parent = length == 0 ? strdup(".") : strndup(path, length);
-    if (parent == NULL) {
-        snprintf(error->message, sizeof error->message, "out of memory");
-        return FERRY_ERR_NO_MEMORY;
-    }
-    bool is_there = stat(parent, &about) == 0, is_folder = is_there && S_ISDIR(about.st_mode);
-    if (!is_folder) {
-        snprintf(error->message, sizeof error->message, "%.450s: its folder %.450s: %s", path,
-                 parent, strerror(is_there ? ENOTDIR : errno));
-    }
-    free(parent);
-    return is_folder ? FERRY_OK : FERRY_ERR_IO;
-}
-
-/* Before anything is read, and in a dry run too: the real run would refuse it in the end. */
-static ferry_status check_target(const char *path, ferry_error *error)
-{
-    struct stat about;
-    if (lstat(path, &about) == 0) {
-        snprintf(error->message, sizeof error->message,
-                 "%.900s: exists already; remove it, or give --out another name", path);
-        return FERRY_ERR_IO;
-    }
-    return check_parent(path, error);
 }
 
 static ferry_status estimate(reshard_report *report, ferry_error *error)
@@ -128,6 +90,7 @@ static ferry_status convert(const reshard_request *r, ferry_conversion *conversi
     options.progress                     = work_watch_show;
     options.context                      = &watch;
     work_watch_begin(&watch);
+    watch.is_quiet      = r->json;
     ferry_status status = ferry_conversion_run(conversion, r->out, &options, result_out, error);
     work_watch_end(&watch);
     if (status == FERRY_ERR_STOPPED) {
@@ -168,7 +131,8 @@ static int run(int argc, char **argv)
                                     .source  = FERRY_CHECKPOINT_TOTALS_INIT,
                                     .totals  = FERRY_CONVERSION_TOTALS_INIT,
                                     .result  = FERRY_CONVERSION_RESULT_INIT};
-    if (check_target(r.out, &error) != FERRY_OK ||
+    /* The target first: the run would refuse it in the end, when all headers have been read. */
+    if (ferry_conversion_check_target(r.out, &error) != FERRY_OK ||
         ferry_checkpoint_open(r.source, &source, &error) != FERRY_OK ||
         ferry_checkpoint_get_totals(source, &report.source, &error) != FERRY_OK ||
         ferry_conversion_create(source, r.to, &r.options, &conversion, &error) != FERRY_OK ||

@@ -64,6 +64,7 @@ static ferry_status print_files(const reshard_report *report, ferry_error *error
 
 static void print_result(const ferry_conversion_result *r)
 {
+    print_text(",\n\"anew\":", r->anew);
     print_u64(",\n\"written_bytes\":", r->written_bytes);
     print_u64(",\"resumed_bytes\":", r->resumed_bytes);
     print_u64(",\"checked\":", r->n_checked);

@@ -115,9 +115,21 @@ static void print_line(work_watch *w, const ferry_work_progress *p)
     w->is_shown = true;
 }
 
+/* At once: hours of work may follow that somebody would rather stop. */
+static void note_anew(work_watch *w, const ferry_work_progress *p)
+{
+    if (p->anew != NULL && !w->has_noted && !w->is_quiet) {
+        clear_line(w);
+        fprintf(stderr, "ferry reshard: note: starting anew, not where an earlier run ended: %s\n",
+                p->anew);
+        w->has_noted = true;
+    }
+}
+
 bool work_watch_show(void *watch, const ferry_work_progress *progress)
 {
     work_watch *w = watch;
+    note_anew(w, progress);
     if (w->is_terminal) {
         bool is_new = w->phase == NULL || strcmp(w->phase, progress->phase) != 0;
         if (is_new) {

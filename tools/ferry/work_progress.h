@@ -15,6 +15,8 @@
 typedef struct work_watch {
     bool        is_terminal; /* stderr */
     bool        is_shown;    /* a line stands there */
+    bool        is_quiet;    /* what it notes is printed by others */
+    bool        has_noted;   /* that it starts anew */
     const char *phase;       /* of the last call */
     double      shown;       /* when the line was last written */
     uint64_t    shown_bytes; /* what was done then */

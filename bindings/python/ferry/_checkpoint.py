@@ -185,6 +185,7 @@ class ConversionResult:
     seconds: float  # until everything was synced
     copy_seconds: float
     estimated_seconds: Optional[float]  # of a dry run, where dst is given and can be tried
+    anew: Optional[str]  # why nothing that an earlier run had left was gone on with
 
     @property
     def gbytes_per_s(self) -> float:

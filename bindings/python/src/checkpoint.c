@@ -298,14 +298,14 @@ static PyObject *report(const conversion *c)
         c->has_estimate ? PyFloat_FromDouble(c->estimate) : (Py_INCREF(Py_None), Py_None);
     PyObject *made = NULL;
     if (replicated != NULL && seconds != NULL) {
-        made = Py_BuildValue("{s:O,s:K,s:K,s:K,s:O,s:O,s:K,s:K,s:K,s:d,s:d,s:O}", "is_sharded",
-                             c->totals.is_sharded ? Py_True : Py_False, "n_tensors",
-                             (ull)c->totals.n_tensors, "read_bytes", (ull)c->totals.read_bytes,
-                             "file_bytes", (ull)c->totals.file_bytes, "files", files, "replicated",
-                             replicated, "written_bytes", (ull)c->result.written_bytes,
-                             "resumed_bytes", (ull)c->result.resumed_bytes, "n_checked",
-                             (ull)c->result.n_checked, "seconds", c->result.seconds, "copy_seconds",
-                             c->result.copy_seconds, "estimated_seconds", seconds);
+        made = Py_BuildValue(
+            "{s:O,s:K,s:K,s:K,s:O,s:O,s:K,s:K,s:K,s:d,s:d,s:O,s:z}", "is_sharded",
+            c->totals.is_sharded ? Py_True : Py_False, "n_tensors", (ull)c->totals.n_tensors,
+            "read_bytes", (ull)c->totals.read_bytes, "file_bytes", (ull)c->totals.file_bytes,
+            "files", files, "replicated", replicated, "written_bytes", (ull)c->result.written_bytes,
+            "resumed_bytes", (ull)c->result.resumed_bytes, "n_checked", (ull)c->result.n_checked,
+            "seconds", c->result.seconds, "copy_seconds", c->result.copy_seconds,
+            "estimated_seconds", seconds, "anew", c->result.anew);
     }
     Py_XDECREF(files);
     Py_XDECREF(replicated);
