@@ -47,13 +47,17 @@ static bool never(void *context)
     return false;
 }
 
+enum { VERDICT_DEADLINES = 4 };
+
 ferry_status fy_world_verdict(ferry_world *world, ferry_status status, ferry_error *error)
 {
     if (status != FERRY_ERR_PEER_LOST) {
         return status;
     }
+    /* As long as it may take to know whether the rank lives: see fy_control_silence_counts. */
     if (!fy_failed(world->failure)) {
-        fy_world_wait(world, never, NULL, NULL, world->settings.deadline_ns, NULL);
+        fy_world_wait(world, never, NULL, NULL, VERDICT_DEADLINES * world->settings.deadline_ns,
+                      NULL);
     }
     return fy_failed(world->failure) ? fy_failure_get(world->failure, NULL, error) : status;
 }

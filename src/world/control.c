@@ -194,15 +194,9 @@ fy_conn *fy_control_route(fy_process *process, uint32_t rank)
 
 void fy_control_tell_failure(fy_process *process, fy_conn *conn)
 {
-    uint32_t      rank;
-    ferry_error   text;
-    unsigned char head[16 + FERRY_ERROR_BYTES];
+    unsigned char head[FY_NEWS_BYTES];
     fy_packer     packer = {.bytes = head};
-    ferry_status  status = fy_failure_get(&process->failure, &rank, &text);
-    if (status != FERRY_OK) {
-        fy_pack_u32(&packer, (uint32_t)status);
-        fy_pack_u32(&packer, rank);
-        fy_pack_text(&packer, text.message);
+    if (fy_news_pack(&process->failure, &packer)) {
         fy_control_post(process, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
     }
 }
@@ -219,24 +213,18 @@ static void flood(fy_process *process, const fy_conn *except)
             fy_control_tell_failure(process, conn);
         }
     }
+    fy_news_tell(process);
     fy_process_wake(process);
 }
 
 static bool fail_arrives(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
-    uint32_t    status = fy_read_u32(reader);
-    uint32_t    rank   = fy_read_u32(reader);
-    ferry_error text;
-    fy_read_text(reader, text.message, sizeof text.message);
-    if (!reader->ok || status == FERRY_OK) {
+    fy_failure failure = {0};
+    if (!fy_news_read(reader, &failure)) {
         return false;
     }
-    if (status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_TIMEOUT) {
-        fy_process_mark_lost(process, rank);
-    }
-    fy_failure_set(&process->failure, (ferry_status)status, rank, "%s", text.message);
+    fy_news_adopt(process, &failure);
     flood(process, conn);
-    fy_process_wake(process);
     return true;
 }
 
@@ -313,6 +301,7 @@ static const struct handler {
     [FY_WIRE_QUERY]    = {fy_collect_query, TREE},
     [FY_WIRE_MISSING]  = {fy_collect_missing, TREE},
     [FY_WIRE_ASK]      = {fy_doubt_answer, FROM(NEW)},
+    [FY_WIRE_NEWS]     = {fy_news_arrive, FROM(NEW)},
 #undef TREE
 #undef FROM
 };
@@ -468,17 +457,9 @@ static char process_state(const fy_process *process, uint32_t rank)
     return end != NULL && end[1] == ' ' ? end[2] : 0;
 }
 
-/*
- * On a machine with far more work than cores a process that lives may be silent for long: where its
- * state can be seen, it gets more time. Elsewhere silence is all there is to know.
- */
-static bool may_only_be_slow(const fy_process *process, uint32_t rank, int64_t silent_ns)
+bool fy_control_seems_to_run(ferry_world *world, uint32_t rank)
 {
-    enum { PATIENCE = 3 };
-    if (silent_ns >= process->deadline_ns * PATIENCE) {
-        return false;
-    }
-    char state = process_state(process, rank);
+    char state = process_state(world->impl, rank);
     return state != 0 && strchr("RSD", state) != NULL;
 }
 
@@ -498,7 +479,7 @@ bool fy_control_silence_counts(const fy_process *process, uint32_t rank, int64_t
     int64_t now   = fy_now_ns();
     int64_t since = heard_ns > process->forgive_ns ? heard_ns : process->forgive_ns;
     return !has_slept(process, now) && now - since >= most_silence_ns(process) &&
-           !may_only_be_slow(process, rank, now - since);
+           !fy_world_may_only_be_slow(process->world, rank, now - since);
 }
 
 /*
@@ -707,6 +688,7 @@ void fy_control_stop(fy_process *process)
         pthread_join(process->thread, NULL);
         process->thread_runs = false;
     }
+    fy_news_stop(process);
     for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
         fy_control_drop(process, conn);
     }

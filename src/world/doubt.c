@@ -26,7 +26,7 @@ int64_t fy_doubt_patience_ns(const fy_process *process)
 
 bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
-    unsigned char        head[4];
+    unsigned char        head[4 + FY_NEWS_BYTES];
     fy_packer            packer   = {.bytes = head};
     uint32_t             epoch    = fy_read_u32(reader);
     const unsigned char *world_id = fy_read_bytes(reader, sizeof process->world_id);
@@ -38,6 +38,7 @@ bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader)
     fy_pack_u32(&packer, process->shrunk                   ? FY_GONE_ON
                          : atomic_load(&process->complete) ? FY_COMPLETE
                                                            : FY_UNFINISHED);
+    (void)fy_news_pack(&process->failure, &packer);
     fy_control_post(process, conn, FY_WIRE_STANDING, head, packer.used, NULL, 0);
     return true;
 }
@@ -48,8 +49,21 @@ void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADD
     snprintf(text, FY_ADDRESSES_BYTES, "%.*s", (int)member->n_address, member->addresses);
 }
 
-static fy_standing ask(const fy_process *process, uint32_t rank, int64_t patience,
-                       fy_interrupt *interrupt)
+static fy_standing read_standing(const fy_message *message, fy_failure *failure_out)
+{
+    fy_reader reader = fy_reader_of(message->payload, message->n_bytes);
+    uint32_t  said   = fy_read_u32(&reader);
+    if (message->type != FY_WIRE_STANDING || said > FY_GONE_ON) {
+        return FY_GONE;
+    }
+    if (failure_out != NULL && reader.left > 0) {
+        (void)fy_news_read(&reader, failure_out);
+    }
+    return (fy_standing)said;
+}
+
+fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patience,
+                         bool (*stop)(void *context), void *context, fy_failure *failure_out)
 {
     char          addresses[FY_ADDRESSES_BYTES];
     unsigned char head[4];
@@ -59,7 +73,7 @@ static fy_standing ask(const fy_process *process, uint32_t rank, int64_t patienc
     int64_t       until = fy_now_ns() + patience;
     fy_doubt_address(process, rank, addresses);
     ferry_status status =
-        fy_link_reopen(addresses, process->key, patience, fy_interrupted, interrupt, &link, NULL);
+        fy_link_reopen(addresses, process->key, patience, stop, context, &link, NULL);
     if (status != FERRY_OK) {
         /* Where nobody listens any more, that is known before the time is over. */
         bool unknown = status == FERRY_ERR_NO_MEMORY || status == FERRY_ERR_STOPPED;
@@ -72,14 +86,13 @@ static fy_standing ask(const fy_process *process, uint32_t rank, int64_t patienc
         until = fy_now_ns() + patience;
         do {
             int64_t left = until - fy_now_ns();
-            status = fy_link_receive(link, fy_interrupt_slice_ns(interrupt, left), &message, NULL);
-        } while (status == FERRY_ERR_TIMEOUT && fy_now_ns() < until && !fy_interrupted(interrupt));
+            status       = fy_link_receive(link, left < FY_INTERRUPT_NS ? left : FY_INTERRUPT_NS,
+                                           &message, NULL);
+        } while (status == FERRY_ERR_TIMEOUT && fy_now_ns() < until && !stop(context));
     }
     fy_standing standing = FY_GONE;
-    if (status == FERRY_OK && message.type == FY_WIRE_STANDING) {
-        fy_reader reader = fy_reader_of(message.payload, message.n_bytes);
-        uint32_t  said   = fy_read_u32(&reader);
-        standing         = said <= FY_GONE_ON ? (fy_standing)said : FY_GONE;
+    if (status == FERRY_OK) {
+        standing = read_standing(&message, failure_out);
     } else if (status == FERRY_ERR_TIMEOUT || status == FERRY_ERR_NO_MEMORY) {
         standing = FY_SILENT;
     }
@@ -158,13 +171,14 @@ fy_standing fy_doubt_consult(fy_process *old, uint32_t claim)
     int64_t       patience  = patience_left_ns(old, claim);
     fy_interrupt *interrupt = old->world->settings.interrupt;
     if (fy_doubt_concerns(old, claim)) {
-        standing = ask(old->doubt, rank_in_doubt(old, claim), patience, interrupt);
+        standing = fy_doubt_ask(old->doubt, rank_in_doubt(old, claim), patience, fy_interrupted,
+                                interrupt, NULL);
         if (standing == FY_COMPLETE || standing == FY_GONE_ON) {
             atomic_store(&old->doubt->complete, true);
         }
     }
     if (standing == FY_GONE) {
-        standing = ask(old, claim, patience, interrupt);
+        standing = fy_doubt_ask(old, claim, patience, fy_interrupted, interrupt, NULL);
     }
     if (standing != FY_SILENT) {
         old->silent_ns[claim] = 0;

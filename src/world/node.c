@@ -250,15 +250,13 @@ void fy_node_suspect(ferry_world *world, uint32_t rank, const char *sentence)
 
 static void check_suspect(fy_process *process, int64_t now_ns)
 {
-    if (process->suspect_ns == 0 || now_ns < process->suspect_ns) {
-        process->hurries = process->hurries || process->suspect_ns != 0;
+    if (process->asks || process->suspect_ns == 0) {
         return;
     }
-    process->suspect_ns = 0;
-    if (!process->leaving && !fy_failed(&process->failure)) {
-        fy_process_mark_lost(process, process->suspect);
-        fy_process_fail(process, FERRY_ERR_PEER_LOST, process->suspect, "%s",
-                        process->suspect_text);
+    if (now_ns < process->suspect_ns) {
+        process->hurries = true;
+    } else if (!process->leaving && !fy_failed(&process->failure)) {
+        fy_news_ask(process);
     }
 }
 

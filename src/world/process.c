@@ -386,6 +386,7 @@ const fy_world_ops fy_process_ops = {
     .send           = fy_letter_send,
     .receive        = fy_letter_receive,
     .suspect        = fy_node_suspect,
+    .seems_to_run   = fy_control_seems_to_run,
     .spread_failure = spread_failure,
     .shrink         = fy_shrink_world,
     .share_fd       = fy_node_share,

@@ -168,7 +168,12 @@ struct fy_process {
     uint32_t        suspect;    /* whom an engine has lost: see fy_node_tick */
     int64_t         suspect_ns; /* when that counts; 0: nobody */
     char            suspect_text[FERRY_ERROR_BYTES];
-    bool            hurries; /* somebody is doomed or suspect: the loop looks again soon */
+    pthread_t       asker; /* see news.c; each runs once at most */
+    pthread_t       teller;
+    bool            asks;
+    bool            tells;
+    _Atomic int64_t news_end_ns; /* 0: the world stands */
+    bool            hurries;     /* somebody is doomed or suspect: the loop looks again soon */
 
     /* The node. */
     fy_board  *board;
@@ -251,6 +256,8 @@ void fy_control_tell_failure(fy_process *process, fy_conn *conn);
  * Whether a rank counts as lost of which nothing was heard since then: the one rule about silence.
  */
 bool fy_control_silence_counts(const fy_process *process, uint32_t rank, int64_t heard_ns);
+/* By the state of its process, where that is to be seen. Without the lock, too. */
+bool fy_control_seems_to_run(ferry_world *world, uint32_t rank);
 /* How many connections that prove nothing are borne, at the door and at the porch. */
 enum { FY_CONTROL_ROUND = 64 }; /* events, or strangers at one door, handled in one round */
 uint32_t fy_control_most_strangers(void);
@@ -340,6 +347,22 @@ ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint32_t tag, 
                                ferry_error *error);
 void         fy_leave_world(fy_process *process);
 
+/* news.c: what does not travel by the tree. */
+enum { FY_NEWS_BYTES = 16 + FERRY_ERROR_BYTES };
+/* A failure as a message holds it; false, and nothing, where there is none. */
+bool fy_news_pack(const fy_failure *failure, fy_packer *packer);
+bool fy_news_read(fy_reader *reader, fy_failure *failure_out);
+/* Another rank's failure becomes this one's. Under the lock. */
+void fy_news_adopt(fy_process *process, const fy_failure *failure);
+bool fy_news_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
+/* An engine has lost process->suspect: asks before that is believed. Under the lock. */
+void fy_news_ask(fy_process *process);
+/* The world has failed because of a neighbour: tells those who would have heard it from that one.
+   Under the lock. */
+void fy_news_tell(fy_process *process);
+/* When the control thread has ended, which starts these. */
+void fy_news_stop(fy_process *process);
+
 /* doubt.c */
 /* How far a world is with one of its ranks. */
 typedef enum fy_standing {
@@ -352,8 +375,14 @@ typedef enum fy_standing {
 
 /* How long one question waits at a door. Who does not answer in time is asked again. */
 int64_t fy_doubt_patience_ns(const fy_process *process);
-void    fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADDRESSES_BYTES]);
-bool    fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader);
+/*
+ * Asks at a rank's door, from any thread and without the lock, how far this world is there; where
+ * it has failed there, why, into *failure_out (optional; all zero before). stop ends it: silent.
+ */
+fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patience,
+                         bool (*stop)(void *context), void *context, fy_failure *failure_out);
+void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADDRESSES_BYTES]);
+bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader);
 /* An attempt that has failed: whom its failure names has been silent in it. */
 void fy_doubt_note_silence(fy_process *old, const fy_process *process);
 bool fy_doubt_is_silent(const fy_process *old, uint32_t claim); /* when it was last asked */

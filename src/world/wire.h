@@ -30,7 +30,8 @@ typedef enum fy_wire_type {
     FY_WIRE_QUERY    = 13, /* who has not entered the collective? */
     FY_WIRE_MISSING  = 14, /* the answer, on its way to who asked */
     FY_WIRE_ASK      = 17, /* to anybody's door: how far is this world with you? */
-    FY_WIRE_STANDING = 18, /* the answer */
+    FY_WIRE_STANDING = 18, /* the answer; from a world that has failed also why */
+    FY_WIRE_NEWS     = 19, /* to anybody's door: this world has failed, and the tree may be cut */
 } fy_wire_type;
 
 typedef struct fy_reader {

@@ -195,6 +195,15 @@ ferry_status ferry_world_state(ferry_world *world, uint32_t *rank_out, ferry_err
     return fy_failure_get(world->failure, rank_out, error);
 }
 
+bool fy_world_may_only_be_slow(ferry_world *world, uint32_t rank, int64_t silent_ns)
+{
+    enum { PATIENCE = 3 };
+    if (silent_ns >= PATIENCE * world->settings.deadline_ns) {
+        return false;
+    }
+    return world->ops->seems_to_run == NULL || world->ops->seems_to_run(world, rank);
+}
+
 /*
  * Numbers
  */

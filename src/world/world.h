@@ -52,6 +52,8 @@ typedef struct fy_world_ops {
      * sentence. (optional: it fails at once)
      */
     void (*suspect)(ferry_world *world, uint32_t rank, const char *sentence);
+    /* Whether a rank's process is seen, and not stopped. (optional: all run as this one does) */
+    bool (*seems_to_run)(ferry_world *world, uint32_t rank);
     /* Tells the other ranks of world->failure, which was just set here, and wakes all that wait. */
     void (*spread_failure)(ferry_world *world);
     ferry_status (*shrink)(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
@@ -147,6 +149,13 @@ ferry_status fy_world_wait(ferry_world *world, fy_ready_fn ready, fy_sleep_fn sl
 ferry_status fy_world_wait_on(ferry_world *world, fy_bell *bell, fy_ready_fn ready,
                               fy_sleep_fn sleep_ns, void *context, int64_t limit_ns,
                               ferry_error *error);
+
+/*
+ * Whether a rank of which nothing was heard for so long (a deadline, say) may only be slow: its
+ * process is seen to run, on a machine with far more work than cores. It has three deadlines then;
+ * elsewhere silence is all there is to know. The one rule for all who wait for a living rank.
+ */
+bool fy_world_may_only_be_slow(ferry_world *world, uint32_t rank, int64_t silent_ns);
 
 /*
  * Fails the world, here and everywhere: the way in which every layer reports a lost rank. Has no
