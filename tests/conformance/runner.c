@@ -9,6 +9,8 @@
  */
 #include "conformance/children.h"
 
+#include "support/seed.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -279,7 +281,8 @@ static int usage(void)
 
 static bool read_options(int argc, char **argv, run_options *o)
 {
-    *o = (run_options){.engine = argc > 1 ? find_engine(argv[1]) : NULL, .seed = 1, .patience = 1};
+    *o = (run_options){
+        .engine = argc > 1 ? find_engine(argv[1]) : NULL, .seed = first_seed_of(1), .patience = 1};
     for (int i = 2; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(argv[i], "--long") == 0) {

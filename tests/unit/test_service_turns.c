@@ -1,0 +1,152 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How much is let go and let come at once where ranks take turns. Bytes are right without any
+ * limit, only slowly so, and no test of speed can tell: so this program stands in front of signals
+ * and counts. Each rank sends many items to each other one, but too few bytes for a rate to be
+ * learnt: windows stay as small as they can be.
+ */
+#include "rank_threads.h"
+
+#include "service/exec.h"
+
+#include <stdlib.h>
+
+enum {
+    N_RANKS   = 5,
+    BYTES     = 200 << 10,
+    SLOT      = 1 << 10,
+    MOST_AWAY = FY_LEAST_WINDOW + FY_LEAST_WINDOW / 2
+};
+
+typedef struct counts {
+    const ferry_service *service;
+    uint32_t             most_away; /* sent in turns, and not yet dealt with */
+    uint32_t             most_let;  /* let come, and not yet dealt with */
+    uint64_t             n_let;     /* times that more was let come */
+
+} counts;
+
+static _Thread_local counts *mine;
+
+ferry_status __real_ferry_put_signal(ferry_transport *transport, uint32_t peer,
+                                     ferry_region *region, uint64_t offset,
+                                     const ferry_buffer *source, const ferry_signal *signal,
+                                     ferry_queue *queue, ferry_error *error);
+ferry_status __wrap_ferry_put_signal(ferry_transport *transport, uint32_t peer,
+                                     ferry_region *region, uint64_t offset,
+                                     const ferry_buffer *source, const ferry_signal *signal,
+                                     ferry_queue *queue, ferry_error *error);
+
+/* What is on its way of this rank's with what the signal tells of. */
+static uint32_t count_away(const fy_exec *exec, uint32_t peer, uint32_t arrived)
+{
+    uint32_t away = 0;
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        const fy_channel *channel = &exec->channels[c];
+        uint32_t          n_sent  = channel->peer == peer ? arrived : channel->n_sent;
+        away += channel->in_turns ? n_sent - channel->n_consumed : 0;
+    }
+    return away;
+}
+
+static uint32_t count_let(const fy_exec *exec)
+{
+    uint32_t let = 0;
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        const fy_channel *channel = &exec->channels[c];
+        let += channel->granted > channel->n_dealt ? channel->granted - channel->n_dealt : 0;
+    }
+    return let;
+}
+
+static void count_signal(const fy_exec *exec, uint32_t peer, const ferry_signal *signal)
+{
+    uint32_t word = (uint32_t)(signal->offset / sizeof(uint64_t) % FY_WORDS);
+    if (signal->region != mine->service->control || signal->value >> 32 != exec->run) {
+        return;
+    }
+    if (word == FY_WORD_ARRIVED) {
+        uint32_t away   = count_away(exec, peer, (uint32_t)signal->value);
+        mine->most_away = away > mine->most_away ? away : mine->most_away;
+    } else if (word == FY_WORD_TURN) {
+        uint32_t let   = count_let(exec);
+        mine->most_let = let > mine->most_let ? let : mine->most_let;
+        mine->n_let++;
+    }
+}
+
+ferry_status __wrap_ferry_put_signal(ferry_transport *transport, uint32_t peer,
+                                     ferry_region *region, uint64_t offset,
+                                     const ferry_buffer *source, const ferry_signal *signal,
+                                     ferry_queue *queue, ferry_error *error)
+{
+    if (mine != NULL && mine->service != NULL && mine->service->exec != NULL) {
+        count_signal(mine->service->exec, peer, signal);
+    }
+    return __real_ferry_put_signal(transport, peer, region, offset, source, signal, queue, error);
+}
+
+static void run_turns(rank_thread *self)
+{
+    counts                own     = {.service = NULL};
+    ferry_service        *service = NULL;
+    ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
+    unsigned char        *memory  = calloc(2 * N_RANKS, BYTES);
+    expect(self, memory != NULL);
+    options.engines    = "delay=500us:inproc"; /* answers take their time */
+    options.paths      = FERRY_PATH_STAGED;
+    options.slot_bytes = SLOT;
+    options.n_threads  = 1;
+    expect_ok(self, ferry_service_create(self->world, &options, &service, &self->error));
+    expect_ok(self, ferry_service_init(service, FERRY_LOG_OFF, &self->error));
+    for (uint32_t peer = 0; peer < N_RANKS; peer++) {
+        ferry_buffer from = ferry_buffer_of(memory + (size_t)peer * BYTES, BYTES);
+        ferry_buffer to   = ferry_buffer_of(memory + (size_t)(N_RANKS + peer) * BYTES, BYTES);
+        memset(from.base, (int)(self->rank * 10 + peer + 1), BYTES);
+        if (peer != self->rank) {
+            expect_ok(self, ferry_service_register_send(service, self->rank, &from, 0, BYTES, peer,
+                                                        &self->error));
+            expect_ok(self, ferry_service_register_receive(service, peer, &to, 0, BYTES, peer,
+                                                           &self->error));
+        }
+    }
+    expect_ok(self, ferry_service_schedule(service, &self->error));
+    for (uint32_t c = 0; c < service->exec->n_channels; c++) {
+        expect(self, service->exec->channels[c].in_turns);
+        expect(self, service->exec->channels[c].out.n_items >= BYTES / SLOT);
+    }
+    own.service = service;
+    mine        = &own;
+    expect_ok(self, ferry_service_run(service, &self->error));
+    mine = NULL;
+    for (uint32_t peer = 0; peer < N_RANKS; peer++) {
+        const unsigned char *to = memory + (size_t)(N_RANKS + peer) * BYTES;
+        expect(self, peer == self->rank || to[0] == peer * 10 + self->rank + 1);
+        expect(self, peer == self->rank || to[BYTES - 1] == to[0]);
+    }
+    ferry_service_destroy(service);
+    free(memory);
+    counts *all     = self->context;
+    all[self->rank] = own;
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    static counts all[N_RANKS];
+    run_ranks(N_RANKS, NULL, run_turns, all);
+    for (uint32_t r = 0; r < N_RANKS; r++) {
+        check_at(all[r].most_away > 1, "rank %u: %u items on their way", r, all[r].most_away);
+        check_at(all[r].most_away <= MOST_AWAY, "rank %u: %u items on their way", r,
+                 all[r].most_away);
+        check_at(all[r].n_let > 1, "rank %u: %llu turns", r, (unsigned long long)all[r].n_let);
+        check_at(all[r].most_let <= 2 * FY_LEAST_WINDOW, "rank %u: %u items let come at once", r,
+                 all[r].most_let);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_limits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
