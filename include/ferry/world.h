@@ -162,8 +162,9 @@ FERRY_API uint32_t ferry_world_n_local_ranks(const ferry_world *world);
 
 /*
  * Collective calls: all ranks, in the same order. A rank that calls another one than the others is
- * found out, and every rank gets FERRY_ERR_MISUSE; a world of processes has failed by that. What is
- * handed out stays valid until the next collective call on this world.
+ * found out, whatever the two are and on which handles, also destroys: the world has failed, and
+ * every rank gets FERRY_ERR_MISUSE with a sentence that names both calls. What is handed out stays
+ * valid until the next collective call on this world.
  */
 FERRY_API ferry_status ferry_world_barrier(ferry_world *world, ferry_error *error);
 

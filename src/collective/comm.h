@@ -143,6 +143,7 @@ typedef struct fy_tuning fy_tuning; /* tune.h */
 
 struct ferry_mixed_comm {
     ferry_world             *world;     /* retained */
+    fy_work                  work;      /* what others can ask of its calls; has its number */
     ferry_transport         *transport; /* retained; NULL until something needs it */
     ferry_mixed_comm_options options;   /* with defaults filled in; texts are own_ */
     char                    *own_engines, *own_tune_file;
@@ -167,6 +168,7 @@ struct ferry_mixed_comm {
     fy_bell **bells; /* by local rank, NULL where not mapped */
     uint32_t  n_lanes;
     fy_lane  *lanes;
+    char     *meeting;         /* what the smallest call takes: see fy_comm_meet */
     fy_team  *team;            /* of one thread for each lane; NULL: lanes take turns */
     pthread_mutex_t   network; /* held around calls of the transport where lanes are threads */
     _Atomic bool      busy;
@@ -181,6 +183,12 @@ struct ferry_mixed_comm {
     ferry_error       reason;
     fy_tuning        *tuning;
 };
+
+/* What its joint calls are made on. */
+static inline uint64_t fy_comm_object(const ferry_mixed_comm *comm)
+{
+    return fy_joint_object(comm->work.number, 0);
+}
 
 /* comm_create.c */
 bool fy_comm_has_mode(const ferry_mixed_comm *comm, uint32_t mode);

@@ -134,14 +134,30 @@ static shared_options shared_of(const ferry_mixed_comm *comm)
                              o->should_init_nvshmem}};
 }
 
+static ferry_status fail_length(uint32_t rank, size_t n_bytes, ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_EXCHANGE,
+                   "mixed collective: the options of rank %u are %zu bytes; is it another version "
+                   "of the library?",
+                   rank, n_bytes);
+}
+
 static ferry_status compare_options(const ferry_mixed_comm *comm, const fy_votes *votes,
                                     ferry_error *error)
 {
     size_t         at = 0, n_bytes = 0;
     shared_options first, other;
-    memcpy(&first, fy_votes_next(votes, 0, &at, &n_bytes), sizeof first);
+    const void    *rank_0 = fy_votes_next(votes, 0, &at, &n_bytes);
+    if (n_bytes != sizeof first) {
+        return fail_length(0, n_bytes, error);
+    }
+    memcpy(&first, rank_0, sizeof first);
     for (uint32_t rank = 1; rank < comm->world->n_ranks; rank++) {
-        memcpy(&other, fy_votes_next(votes, rank, &at, &n_bytes), sizeof other);
+        const void *its = fy_votes_next(votes, rank, &at, &n_bytes);
+        if (n_bytes != sizeof other) {
+            return fail_length(rank, n_bytes, error);
+        }
+        memcpy(&other, its, sizeof other);
         for (size_t i = 0; i < 16; i++) {
             /* 0 lanes: each rank counts its cores, and the fewest of them hold for all. */
             if (first.values[i] != other.values[i]) {
@@ -175,19 +191,24 @@ static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, ferry_err
     return agreed == FERRY_OK ? compare_options(comm, &votes, error) : agreed;
 }
 
-/* The fewest lanes that any rank has cores for, where the caller left it open. */
+/* The fewest lanes that any rank has cores for, where the caller left it open; and its number. */
 static ferry_status agree_on_lanes(ferry_mixed_comm *comm, ferry_error *error)
 {
-    uint32_t    mine    = comm->options.grid_size;
     const void *all     = NULL;
-    mine                = mine != 0 ? mine : default_grid(comm->world, &comm->topology);
-    ferry_status status = ferry_world_all_gather(comm->world, &mine, sizeof mine, &all, error);
+    uint32_t    mine[2] = {comm->options.grid_size, fy_thing_propose(comm->world, FY_THING_MIXED)};
+    mine[0]             = mine[0] != 0 ? mine[0] : default_grid(comm->world, &comm->topology);
+    ferry_status status = ferry_world_all_gather(comm->world, mine, sizeof mine, &all, error);
     for (uint32_t rank = 0; status == FERRY_OK && rank < comm->world->n_ranks; rank++) {
-        uint32_t other;
-        memcpy(&other, (const char *)all + rank * sizeof other, sizeof other);
-        mine = other < mine ? other : mine;
+        uint32_t its[2];
+        memcpy(its, (const char *)all + rank * sizeof its, sizeof its);
+        mine[0] = its[0] < mine[0] ? its[0] : mine[0];
+        mine[1] = its[1] > mine[1] ? its[1] : mine[1];
     }
-    comm->n_lanes = mine;
+    comm->n_lanes = mine[0];
+    if (status == FERRY_OK) {
+        comm->work.kind = FY_THING_MIXED;
+        fy_work_add(comm->world, &comm->work, mine[1]);
+    }
     return status;
 }
 
@@ -283,7 +304,11 @@ ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_
     }
     ferry_mixed_comm *comm = fy_alloc_zeroed(1, sizeof *comm);
     if (comm == NULL) {
-        return fy_agree(world, fy_fail_no_memory(error, "a mixed collective"), error);
+        fy_joint_enter(world, FY_JOINT_MIXED_CREATE, 0);
+        ferry_status agreed =
+            fy_agree(world, fy_fail_no_memory(error, "a mixed collective"), error);
+        fy_joint_leave(world);
+        return agreed;
     }
     comm->options = defaults;
     if (options != NULL && options->struct_size >= sizeof defaults) {
@@ -294,6 +319,7 @@ ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_
     comm->world = world;
     fy_world_retain(world);
     pthread_mutex_init(&comm->network, NULL);
+    fy_joint_enter(world, FY_JOINT_MIXED_CREATE, 0);
     ferry_status status = agree(comm, set_up(comm, error), error);
     if (status == FERRY_OK) {
         status = agree_on_lanes(comm, error);
@@ -301,6 +327,7 @@ ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_
     if (status == FERRY_OK && !comm->options.only_construct) {
         status = init_all(comm, error);
     }
+    fy_joint_leave(world);
     if (status != FERRY_OK) {
         ferry_mixed_comm_destroy(comm);
         return status;
@@ -318,6 +345,7 @@ void ferry_mixed_comm_destroy(ferry_mixed_comm *comm)
     if (!comm->finished) {
         ferry_mixed_comm_shutdown(comm, NULL);
     }
+    fy_work_remove(comm->world, &comm->work);
     fy_tune_destroy(comm->tuning);
     fy_free(comm->own_engines);
     fy_free(comm->own_tune_file);

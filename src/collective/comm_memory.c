@@ -81,9 +81,12 @@ static size_t most_sources(const ferry_mixed_comm *comm)
 
 static ferry_status make_lanes(ferry_mixed_comm *comm, ferry_error *error)
 {
-    size_t n_sources = most_sources(comm);
-    comm->lanes      = fy_alloc_zeroed(comm->n_lanes, sizeof *comm->lanes);
-    if (comm->lanes == NULL) {
+    size_t   n_sources = most_sources(comm);
+    uint64_t rows      = fy_op_in_chunks(&comm->topology, comm->ops[0]) +
+                    (uint64_t)fy_op_out_chunks(&comm->topology, comm->ops[0]);
+    comm->meeting = fy_alloc_zeroed(rows, comm->element_bytes);
+    comm->lanes   = fy_alloc_zeroed(comm->n_lanes, sizeof *comm->lanes);
+    if (comm->lanes == NULL || comm->meeting == NULL) {
         return fy_fail_no_memory(error, "the lanes of a mixed collective");
     }
     for (uint32_t i = 0; i < comm->n_lanes; i++) {
@@ -221,8 +224,8 @@ static ferry_status check_open(ferry_mixed_comm *comm, const char *what, ferry_e
     return fy_comm_state(comm, error);
 }
 
-static ferry_status init_region(ferry_mixed_comm *comm, const char *what, fy_region_index index,
-                                bool *ready, ferry_error *error)
+static ferry_status init_region(ferry_mixed_comm *comm, const char *what, fy_joint_call as,
+                                fy_region_index index, bool *ready, ferry_error *error)
 {
     ferry_status status = check_open(comm, what, error);
     if (status != FERRY_OK) {
@@ -233,7 +236,9 @@ static ferry_status init_region(ferry_mixed_comm *comm, const char *what, fy_reg
                        "%s: another thread, or a request, uses this handle now", what);
     }
     if (!*ready) {
+        fy_joint_enter(comm->world, as, fy_comm_object(comm));
         status = open_region(comm, index, error);
+        fy_joint_leave(comm->world);
         *ready = status == FERRY_OK;
     }
     if (status != FERRY_OK) {
@@ -245,8 +250,8 @@ static ferry_status init_region(ferry_mixed_comm *comm, const char *what, fy_reg
 
 ferry_status ferry_mixed_comm_init_virtual_memory(ferry_mixed_comm *comm, ferry_error *error)
 {
-    return init_region(comm, "init_virtual_memory", FY_REGION_INSIDE,
-                       comm == NULL ? NULL : &comm->inside_ready, error);
+    return init_region(comm, "init_virtual_memory", FY_JOINT_MIXED_INIT_VIRTUAL_MEMORY,
+                       FY_REGION_INSIDE, comm == NULL ? NULL : &comm->inside_ready, error);
 }
 
 ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, ferry_error *error)
@@ -258,7 +263,7 @@ ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, ferry_error *
                        "nodes must be opened by the caller: pass options.transport",
                        comm->topology.inter_size);
     }
-    return init_region(comm, "init_nvshmem", FY_REGION_BETWEEN,
+    return init_region(comm, "init_nvshmem", FY_JOINT_MIXED_INIT_NVSHMEM, FY_REGION_BETWEEN,
                        comm == NULL ? NULL : &comm->between_ready, error);
 }
 
@@ -296,7 +301,9 @@ void fy_comm_close(ferry_mixed_comm *comm)
         fy_free(comm->lanes[i].sources);
     }
     fy_free(comm->lanes);
-    comm->lanes = NULL;
+    fy_free(comm->meeting);
+    comm->lanes   = NULL;
+    comm->meeting = NULL;
     free_schedules(comm);
     ferry_transport_close(comm->transport);
     comm->transport = NULL;
@@ -314,14 +321,13 @@ ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_error *erro
                        "shutdown: another thread, or a request, uses this handle now");
     }
     ferry_status status = fy_comm_state(comm, error);
-    if (status == FERRY_OK && comm->opened) {
-        pthread_mutex_lock(&comm->network);
-        fy_board_write(comm, comm->call.number + 1, FY_OP_SHUTDOWN, 0, 0, false);
-        /* Who still calls the handle is told that nobody will answer; regions flush as they go. */
-        fy_board_tell(comm);
-        pthread_mutex_unlock(&comm->network);
+    fy_joint_enter(comm->world, FY_JOINT_MIXED_SHUTDOWN, fy_comm_object(comm));
+    if (status == FERRY_OK && comm->inside_ready &&
+        (comm->between_ready || comm->topology.inter_size == 1)) {
+        status = fy_comm_meet(comm, FY_OP_SHUTDOWN, error);
     }
     fy_comm_close(comm);
+    fy_joint_leave(comm->world);
     comm->finished = true;
     atomic_store(&comm->busy, false);
     return status;

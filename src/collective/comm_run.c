@@ -50,6 +50,7 @@ static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_
         }
     }
     comm->n_calls++;
+    fy_work_begin(comm->world, &comm->work, call->number);
     comm->told      = false;
     comm->n_waiting = 0;
     fy_board_write(comm, call->number, op, mode, call->geometry.n_elements, false);
@@ -97,6 +98,7 @@ typedef struct driver {
     ferry_mixed_comm *comm;
     uint32_t          first, n; /* lanes */
     bool              worked;   /* anything was done since this was set to false */
+    bool              blocks;   /* a thread waits; else it is polled */
     bool              waits;    /* what the board says */
     int64_t           worked_ns;
 } driver;
@@ -172,6 +174,61 @@ static void say_waits(driver *d, bool waits)
 }
 
 /*
+ * Who has not begun the call is asked where it is: it may be in another one, which this rank will
+ * not make while it waits.
+ */
+static uint64_t answer_tag(const ferry_mixed_comm *comm)
+{
+    return fy_letter_tag(FY_LETTER_ANSWER, FY_THING_MIXED, comm->work.number,
+                         (uint32_t)comm->call.number);
+}
+
+static void ask(const ferry_mixed_comm *comm, uint32_t rank)
+{
+    fy_question question = {.kind   = FY_THING_MIXED,
+                            .number = comm->work.number,
+                            .run    = comm->call.number,
+                            .tag    = answer_tag(comm)};
+    comm->world->ops->ask(comm->world, rank, &question);
+}
+
+static void judge_absent(const driver *d, uint32_t rank, const fy_answer *answer)
+{
+    ferry_world *world = d->comm->world;
+    fy_joint own = {.call = (uint32_t)d->comm->work.blocked_in, .object = fy_comm_object(d->comm)};
+    char     theirs[FY_JOINT_TEXT_BYTES], ours[FY_JOINT_TEXT_BYTES];
+    fy_joint_format(&own, ours);
+    if (answer->leaves) {
+        fy_world_fail(world, FERRY_ERR_PEER_LOST, rank,
+                      "rank %u has left the world, and rank %u is in call %llu of mixed collective "
+                      "%u",
+                      rank, world->rank, (unsigned long long)d->comm->call.number,
+                      d->comm->work.number);
+    } else if (d->blocks && fy_answer_blocks(world->here, answer)) {
+        fy_joint_format(&answer->joint, theirs);
+        fy_world_fail(world, FERRY_ERR_MISUSE, rank,
+                      "rank %u is in %s where rank %u is in %s: all ranks make the same calls in "
+                      "the same order",
+                      rank, theirs, world->rank, ours);
+    }
+}
+
+static void read_answers(const driver *d)
+{
+    ferry_world  *world = d->comm->world;
+    unsigned char bytes[FY_ANSWER_BYTES];
+    size_t        n_bytes;
+    uint32_t      from;
+    while (world->ops->take(world, FERRY_ANY_RANK, answer_tag(d->comm), bytes, sizeof bytes,
+                            &n_bytes, &from)) {
+        fy_answer answer;
+        if (fy_answer_read(bytes, n_bytes, &answer) && !answer.begun) {
+            judge_absent(d, from, &answer);
+        }
+    }
+}
+
+/*
  * Nothing was done for a while. A rank that is in this call, waits for nobody who is missing, and
  * gives no sign for the deadline, has lost something; one that has not begun the call may take as
  * long as the entry limit says.
@@ -183,6 +240,7 @@ static void look_around(driver *d)
     int64_t            idle_ns   = fy_now_ns() - d->worked_ns;
     bool               was_there = false, waits = false;
     uint32_t           rank = FERRY_ANY_RANK;
+    read_answers(d);
     for (uint32_t i = d->first; i < d->first + d->n && !has_news(comm); i++) {
         fy_lane *lane = &comm->lanes[i];
         if (lane->done) {
@@ -190,6 +248,9 @@ static void look_around(driver *d)
         }
         rank                   = fy_lane_awaited(lane);
         fy_suspicion suspicion = fy_lane_suspect(lane);
+        if (suspicion == FY_NOT_THERE) {
+            ask(comm, rank);
+        }
         was_there |= suspicion == FY_ENTERED;
         waits |= suspicion == FY_NOT_THERE || suspicion == FY_WAITS_TOO;
     }
@@ -250,7 +311,7 @@ static ferry_status drive(driver *d, ferry_error *error)
 static void drive_lane(void *context, uint64_t part)
 {
     ferry_error error;
-    driver      d = {.comm = context, .first = (uint32_t)part, .n = 1};
+    driver      d = {.comm = context, .first = (uint32_t)part, .n = 1, .blocks = true};
     drive(&d, &error);
 }
 
@@ -270,18 +331,20 @@ static ferry_status settle(ferry_mixed_comm *comm, ferry_error *error)
     return status;
 }
 
-static ferry_status work_until_over(ferry_mixed_comm *comm, ferry_error *error)
+static ferry_status work_until_over(ferry_mixed_comm *comm, fy_joint_call as, ferry_error *error)
 {
     ferry_status status  = FERRY_OK;
     uint32_t     n_lanes = comm->call.geometry.n_lanes;
+    fy_work_block(comm->world, &comm->work, as);
     if (comm->team != NULL && n_lanes > 1) {
         fy_team_run(comm->team, n_lanes, drive_lane, comm);
         driver all = {.comm = comm, .first = 0, .n = n_lanes};
         status     = is_over(&all) ? FERRY_OK : fy_comm_state(comm, error);
     } else {
-        driver all = {.comm = comm, .first = 0, .n = n_lanes};
+        driver all = {.comm = comm, .first = 0, .n = n_lanes, .blocks = true};
         status     = drive(&all, error);
     }
+    fy_work_unblock(comm->world, &comm->work);
     return status == FERRY_OK ? settle(comm, error) : status;
 }
 
@@ -311,30 +374,27 @@ ferry_status fy_comm_run(ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_
                          ferry_error *error)
 {
     ferry_status status = begin(comm, op, in, out, mode, block_lines, NULL, error);
-    return status == FERRY_OK ? work_until_over(comm, error) : status;
+    return status == FERRY_OK ? work_until_over(comm, FY_JOINT_MIXED_AUTOTUNE, error) : status;
 }
 
 ferry_status fy_comm_meet(ferry_mixed_comm *comm, uint32_t as, ferry_error *error)
 {
+    ferry_error own;
+    error                      = error == NULL ? &own : error;
     const fy_topology *t       = &comm->topology;
     uint32_t           op      = comm->ops[0];
     uint64_t           rows[2] = {fy_op_in_chunks(t, op), fy_op_out_chunks(t, op)};
-    char              *memory  = fy_alloc_zeroed(rows[0] + rows[1], comm->element_bytes);
-    if (memory == NULL) {
-        fy_comm_break(comm, FERRY_ERR_NO_MEMORY, "rank %u has no memory to meet the others",
-                      t->world_rank);
-        return fy_comm_state(comm, error);
-    }
-    char              *second = memory + rows[0] * comm->element_bytes;
+    char              *memory  = comm->meeting;
+    char              *second  = memory + rows[0] * comm->element_bytes;
     ferry_mixed_tensor in  = {ferry_buffer_of(memory, rows[0] * comm->element_bytes), rows[0], 1};
     ferry_mixed_tensor out = {ferry_buffer_of(second, rows[1] * comm->element_bytes), rows[1], 1};
     ferry_status       status = begin(comm, op, &in, &out, comm->modes[0], 0, NULL, error);
     if (status == FERRY_OK) {
         comm->call.op = as;
         fy_board_write(comm, comm->call.number, as, comm->modes[0], 1, false);
-        status = work_until_over(comm, error);
+        status = work_until_over(
+            comm, as == FY_OP_TUNE ? FY_JOINT_MIXED_AUTOTUNE : FY_JOINT_MIXED_SHUTDOWN, error);
     }
-    fy_free(memory);
     return status;
 }
 
@@ -350,7 +410,7 @@ ferry_status ferry_mixed_comm_run(ferry_mixed_comm *comm, uint32_t op, const fer
     error  = error == NULL ? &own : error;
     status = begin(comm, op, in, out, mode, 0, queue, error);
     if (status == FERRY_OK) {
-        status = work_until_over(comm, error);
+        status = work_until_over(comm, FY_JOINT_MIXED_RUN, error);
     }
     give_back(comm);
     return status;
@@ -449,7 +509,7 @@ static ferry_status wait_request(ferry_request *base, ferry_error *error)
     fy_mixed_request *request = (fy_mixed_request *)base;
     if (!request->done) {
         obey_cancel(request);
-        close_request(request, work_until_over(request->comm, &request->error));
+        close_request(request, work_until_over(request->comm, FY_JOINT_MIXED_RUN, &request->error));
     }
     return outcome_of(request, error);
 }

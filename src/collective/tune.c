@@ -162,7 +162,9 @@ ferry_status ferry_mixed_comm_run_autotune(ferry_mixed_comm *comm, ferry_error *
         status = fy_comm_meet(comm, FY_OP_TUNE, error);
     }
     if (status == FERRY_OK) {
+        fy_joint_enter(comm->world, FY_JOINT_MIXED_AUTOTUNE, fy_comm_object(comm));
         status = fy_tune_run(comm, error);
+        fy_joint_leave(comm->world);
     }
     atomic_store_explicit(&comm->busy, false, memory_order_release);
     return status;

@@ -113,14 +113,33 @@ static ferry_status agree_on_transport(ferry_service *service, ferry_error *erro
     return status;
 }
 
-/* The same on all ranks, and no other service's: letters and words carry it. */
-static ferry_status agree_on_identity(ferry_service *service, ferry_error *error)
+/* The same on all ranks, and no other service's: its letters carry it. */
+static ferry_status agree_on_number(ferry_service *service, ferry_error *error)
 {
     const void  *all    = NULL;
-    uint64_t     own    = service->transport->identity ^ (uint64_t)fy_now_ns();
+    uint32_t     own    = fy_thing_propose(service->world, FY_THING_SERVICE);
+    uint32_t     number = 0;
     ferry_status status = ferry_world_all_gather(service->world, &own, sizeof own, &all, error);
+    for (uint32_t rank = 0; status == FERRY_OK && rank < service->world->n_ranks; rank++) {
+        uint32_t its;
+        memcpy(&its, (const char *)all + rank * sizeof its, sizeof its);
+        number = its > number ? its : number;
+    }
     if (status == FERRY_OK) {
-        memcpy(&service->identity, all, sizeof service->identity);
+        fy_service_work_add(service, number);
+    }
+    return status;
+}
+
+static ferry_status init(ferry_service *service, ferry_error *error)
+{
+    ferry_status status = agree_on_transport(service, error);
+    if (status == FERRY_OK && service->transport == NULL) {
+        status = ferry_transport_open(service->world, service->options.engines, &service->transport,
+                                      error);
+    }
+    if (status == FERRY_OK) {
+        status = agree_on_number(service, error);
     }
     return status;
 }
@@ -135,14 +154,9 @@ ferry_status ferry_service_init(ferry_service *service, ferry_log_level log_leve
                        "log level");
     }
     fy_log_set_level(log_level);
-    ferry_status status = agree_on_transport(service, error);
-    if (status == FERRY_OK && service->transport == NULL) {
-        status = ferry_transport_open(service->world, service->options.engines, &service->transport,
-                                      error);
-    }
-    if (status == FERRY_OK) {
-        status = agree_on_identity(service, error);
-    }
+    fy_joint_enter(service->world, FY_JOINT_SERVICE_INIT, 0);
+    ferry_status status = init(service, error);
+    fy_joint_leave(service->world);
     service->initialized = status == FERRY_OK;
     return status;
 }
@@ -325,10 +339,10 @@ ferry_status ferry_service_finalize(ferry_service *service, ferry_error *error)
                        "ferry_service_finalize within a progress callback of its run");
     }
     ferry_service_clear_requests(service, NULL);
-    if (service->control != NULL && !fy_failed(service->world->failure)) {
-        fy_outcome_tell(service, fy_watch_leave);
-    }
+    fy_joint_enter(service->world, FY_JOINT_SERVICE_FINALIZE, fy_service_object(service));
     fy_staging_free(service);
+    fy_joint_leave(service->world);
+    fy_service_work_remove(service);
     fy_team_destroy(service->team);
     service->team      = NULL;
     service->finalized = true;

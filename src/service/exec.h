@@ -190,7 +190,17 @@ typedef struct fy_reason {
     char     text[FERRY_ERROR_BYTES];
 } fy_reason;
 
-enum { FY_MOST_REASONS = 4, FY_VOTE_ARITY = 16 };
+enum { FY_MOST_REASONS = 4, FY_VOTE_ARITY = 16, FY_MOST_WATCHED = FY_VOTE_ARITY + 1 };
+
+/* A rank next to this one in the tree of votes, as it is watched: see watch.c. */
+typedef struct fy_watched {
+    uint32_t rank;
+    bool     begun, over; /* the run, there */
+    bool     voted;
+    int64_t  heard_ns; /* when it last moved the run on, as far as is known */
+    int64_t  ended_ns; /* when its service was first found to have ended; 0: it has not */
+    int64_t  asked_ns, pause_ns;
+} fy_watched;
 
 typedef struct fy_outcome {
     fy_phase     phase;
@@ -236,9 +246,6 @@ struct fy_exec {
     uint32_t     window;
     uint64_t     window_bytes;
     int64_t      window_ns;
-    int64_t      last_turn_ns; /* when something last came in turn, or the next was let come */
-    uint32_t     n_ahead;      /* windows that are let come beyond the first */
-    bool         has_turns;
     double       wire_seconds; /* of the item that is sent now, within the transport's calls */
     uint32_t     side;         /* which of two places is written: see FERRY_COMMIT_SWAP */
     ferry_status status;       /* why this rank gives up */
@@ -247,6 +254,8 @@ struct fy_exec {
     bool         halted;  /* it gives up because a peer did */
     bool         told_halt;
     fy_outcome   outcome;
+    fy_watched   watched[FY_MOST_WATCHED];
+    uint32_t     n_watched;
 };
 
 enum { FY_MOST_VECTORS = 1024 };
@@ -272,9 +281,15 @@ fy_area fy_place_area(const fy_channel *channel, const fy_place *place);
 ferry_status fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
                                ferry_error *error);
 
-/* A short letter that others wait for: if it cannot be sent the world fails. */
-void fy_letter(ferry_service *service, uint32_t to, uint32_t tag, const void *bytes,
-               size_t n_bytes);
+/* Letters of the run that is under way. */
+static inline uint64_t fy_run_tag(const ferry_service *service, fy_letter_use use)
+{
+    return fy_letter_tag(use, FY_THING_SERVICE, service->work.number, service->exec->run);
+}
+
+/* One that others wait for: if it cannot be sent the world fails. Never waits. */
+void fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
+                   size_t n_bytes);
 
 /* order.c */
 ferry_exchange fy_exchange_of(ferry_world *world);
@@ -342,6 +357,8 @@ ferry_status fy_request_provide(ferry_service *service, ferry_error *error);
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error);
 bool         fy_run_step(ferry_service *service); /* true if anything happened */
 bool         fy_run_is_over(const ferry_service *service);
+/* No letters of its runs are waited for any more. */
+void fy_run_forget(ferry_service *service);
 /* This rank gives the run up; the first reason counts. */
 void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, const char *format,
                  ...) __attribute__((format(printf, 4, 5)));
@@ -354,16 +371,15 @@ void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t w
 /* outcome.c */
 void fy_outcome_begin(ferry_service *service); /* this rank votes */
 bool fy_outcome_step(ferry_service *service);
-/* Those next to this rank in the tree of votes: what is told to them, and by them to theirs, all
- * ranks hear. */
-void fy_outcome_tell(ferry_service *service, void (*tell)(ferry_service *service, uint32_t rank));
-bool fy_outcome_of_world(ferry_service *service); /* it has failed: the outcome is why */
+/* Those next to this rank in the tree of votes, and how many they are. */
+uint32_t fy_outcome_neighbours(const ferry_world *world, uint32_t ranks[FY_MOST_WATCHED]);
+bool     fy_outcome_of_world(ferry_service *service); /* it has failed: the outcome is why */
 
 /* turns.c: who may send to this rank next; after something has arrived or somebody entered. */
 void     fy_turns_give(ferry_service *service);
 void     fy_turns_arrived(ferry_service *service, uint64_t bytes);
-uint32_t fy_turns_room(const fy_exec *exec);    /* items that this rank may still let go */
-void     fy_turns_idle(ferry_service *service); /* nothing has arrived; often */
+uint32_t fy_turns_room(const fy_exec *exec); /* items that this rank may still let go */
+void     fy_turns_begin(fy_exec *exec);      /* of the run */
 
 /* send.c, receive.c, watch.c: true if anything happened. */
 bool fy_send_step(ferry_service *service);
@@ -372,8 +388,10 @@ bool fy_receive_step(ferry_service *service);
 void fy_watch_tick(ferry_service *service);
 void fy_watch_halt(ferry_service *service);
 void fy_watch_tell(ferry_service *service, uint32_t rank); /* that this rank has given up */
-/* That this rank ends its service: whoever is in a later run than it waits in vain. */
-void fy_watch_leave(ferry_service *service, uint32_t rank);
+void fy_watch_begin(ferry_service *service);
+/* A neighbour in the tree of votes has voted. */
+void fy_watch_voted(ferry_service *service, uint32_t rank);
+bool fy_watch_has_voted(const ferry_service *service, uint32_t rank);
 /* A rank that a peer has halted says whom it was waiting for itself, if for long. */
 void fy_watch_testify(ferry_service *service);
 /* Bytes of an item's parts that are mapped, by all threads of the team; local ones too. */
@@ -397,8 +415,5 @@ void fy_statistics_local(ferry_service *service, const fy_item *item, int64_t be
 void fy_statistics_wait(ferry_service *service);
 void fy_statistics_go_on(ferry_service *service, int64_t now_ns);
 void fy_statistics_end(ferry_service *service);
-
-/* The letters of a run, in front of what they say; see watch.c and outcome.c. */
-enum { FY_TAG_WATCH = 0x66657277, FY_TAG_VOTE = 0x66657276, FY_TAG_VERDICT = 0x66657264 };
 
 #endif

@@ -13,10 +13,14 @@
 #include <string.h>
 
 typedef struct vote_head {
-    uint64_t service;
-    uint32_t run;
     uint32_t n_reasons;
+    uint32_t unused;
 } vote_head;
+
+typedef struct message {
+    vote_head head;
+    fy_reason reasons[FY_MOST_REASONS];
+} message;
 
 static uint32_t parent_of(uint32_t rank)
 {
@@ -60,14 +64,25 @@ static void add_reason(fy_outcome *outcome, const fy_reason *reason)
     }
 }
 
-void fy_outcome_tell(ferry_service *service, void (*tell)(ferry_service *service, uint32_t rank))
+uint32_t fy_outcome_neighbours(const ferry_world *world, uint32_t ranks[FY_MOST_WATCHED])
 {
-    uint32_t rank = service->world->rank;
-    if (rank > 0) {
-        tell(service, parent_of(rank));
+    uint32_t n = 0;
+    if (world->rank > 0) {
+        ranks[n++] = parent_of(world->rank);
     }
-    for (uint32_t i = 0; i < children_of(service->world); i++) {
-        tell(service, rank * FY_VOTE_ARITY + 1 + i);
+    for (uint32_t i = 0; i < children_of(world); i++) {
+        ranks[n++] = world->rank * FY_VOTE_ARITY + 1 + i;
+    }
+    return n;
+}
+
+/* Those next to this rank in the tree of votes: what it tells them, and they theirs, all hear. */
+static void tell_neighbours(ferry_service *service)
+{
+    uint32_t ranks[FY_MOST_WATCHED];
+    uint32_t n = fy_outcome_neighbours(service->world, ranks);
+    for (uint32_t i = 0; i < n; i++) {
+        fy_watch_tell(service, ranks[i]);
     }
 }
 
@@ -89,7 +104,7 @@ void fy_outcome_begin(ferry_service *service)
     if (exec->status != FERRY_OK || exec->halted) {
         service->is_dirty = true; /* something may be on its way */
         fy_watch_halt(service);
-        fy_outcome_tell(service, fy_watch_tell); /* also to those that exchange nothing with it */
+        tell_neighbours(service); /* also those that exchange nothing with it */
         /* Where bytes do get through, nobody reads or writes a caller's memory after the outcome.
          */
         if (exec->status != FERRY_ERR_TIMEOUT) {
@@ -141,6 +156,7 @@ static void finish(ferry_service *service, ferry_status status, const char *sent
     }
     fy_targets_end(service, status == FERRY_OK);
     fy_statistics_end(service);
+    fy_work_over(service->world, &service->work);
 }
 
 bool fy_outcome_of_world(ferry_service *service)
@@ -153,51 +169,57 @@ bool fy_outcome_of_world(ferry_service *service)
     return true;
 }
 
-static bool is_mine(const ferry_service *service, const void *bytes, size_t n_bytes,
-                    vote_head *head_out)
+/* A letter of this run, if one is there: its tag says so. */
+static bool take(ferry_service *service, uint32_t from, fy_letter_use use, message *letter_out,
+                 size_t *n_bytes_out, uint32_t *from_out)
 {
-    if (n_bytes < sizeof *head_out) {
+    ferry_world *world = service->world;
+    if (!world->ops->take(world, from, fy_run_tag(service, use), letter_out, sizeof *letter_out,
+                          n_bytes_out, from_out)) {
         return false;
     }
-    memcpy(head_out, bytes, sizeof *head_out);
-    return head_out->service == service->identity && head_out->run == service->exec->run &&
-           head_out->n_reasons <= FY_MOST_REASONS &&
-           n_bytes == sizeof *head_out + head_out->n_reasons * sizeof(fy_reason);
+    const vote_head *head = &letter_out->head;
+    bool             fits = *n_bytes_out >= sizeof *head && head->n_reasons <= FY_MOST_REASONS &&
+                *n_bytes_out == sizeof *head + head->n_reasons * sizeof(fy_reason);
+    for (uint32_t i = 0; fits && i < head->n_reasons; i++) {
+        fy_reason *reason                     = &letter_out->reasons[i];
+        reason->text[sizeof reason->text - 1] = '\0';
+        fits                                  = reason->status != FERRY_OK;
+    }
+    if (!fits) {
+        fy_world_fail(world, FERRY_ERR_EXCHANGE, *from_out,
+                      "rank %u sent a vote of %zu bytes that makes no sense", *from_out,
+                      *n_bytes_out);
+    }
+    return fits;
+}
+
+static bool is_child(const ferry_world *world, uint32_t rank)
+{
+    return rank > 0 && rank != world->rank && parent_of(rank) == world->rank;
 }
 
 static bool take_vote(ferry_service *service)
 {
-    const void *bytes;
-    size_t      n_bytes;
-    vote_head   head;
-    if (ferry_world_receive(service->world, FERRY_ANY_RANK, FY_TAG_VOTE, 0, &bytes, &n_bytes, NULL,
-                            NULL) != FERRY_OK) {
+    message  letter;
+    size_t   n_bytes;
+    uint32_t from;
+    if (!take(service, FERRY_ANY_RANK, FY_LETTER_VOTE, &letter, &n_bytes, &from)) {
         return false;
     }
-    if (is_mine(service, bytes, n_bytes, &head)) {
-        for (uint32_t i = 0; i < head.n_reasons; i++) {
-            fy_reason reason;
-            memcpy(&reason, (const char *)bytes + sizeof head + i * sizeof reason, sizeof reason);
-            reason.text[sizeof reason.text - 1] = '\0';
-            add_reason(&service->exec->outcome, &reason);
+    if (is_child(service->world, from) && !fy_watch_has_voted(service, from)) {
+        for (uint32_t i = 0; i < letter.head.n_reasons; i++) {
+            add_reason(&service->exec->outcome, &letter.reasons[i]);
         }
+        fy_watch_voted(service, from);
         service->exec->outcome.n_children++;
     }
     return true;
 }
 
-typedef struct message {
-    vote_head head;
-    fy_reason reasons[FY_MOST_REASONS];
-} message;
-
-_Static_assert(offsetof(message, reasons) == sizeof(vote_head), "letters have no padding");
-
-static size_t compose(const ferry_service *service, const fy_reason *reasons, uint32_t n,
-                      message *out)
+static size_t compose(const fy_reason *reasons, uint32_t n, message *out)
 {
-    out->head =
-        (vote_head){.service = service->identity, .run = service->exec->run, .n_reasons = n};
+    out->head = (vote_head){.n_reasons = n};
     for (uint32_t i = 0; i < n; i++) {
         out->reasons[i] = reasons[i];
     }
@@ -209,8 +231,8 @@ static void tell_children(ferry_service *service, const message *letter, size_t 
 {
     uint32_t n = children_of(service->world);
     for (uint32_t i = 0; i < n; i++) {
-        fy_letter(service, service->world->rank * FY_VOTE_ARITY + 1 + i, FY_TAG_VERDICT, letter,
-                  n_bytes);
+        fy_run_letter(service, service->world->rank * FY_VOTE_ARITY + 1 + i, FY_LETTER_VERDICT,
+                      letter, n_bytes);
     }
 }
 
@@ -229,26 +251,22 @@ static void give_verdict(ferry_service *service)
 {
     message          letter;
     const fy_reason *reason = choose(&service->exec->outcome);
-    size_t           n      = compose(service, reason, reason == NULL ? 0 : 1, &letter);
+    size_t           n      = compose(reason, reason == NULL ? 0 : 1, &letter);
     tell_children(service, &letter, n);
     conclude(service, reason == NULL ? NULL : &letter.reasons[0]);
 }
 
 static bool take_verdict(ferry_service *service)
 {
-    const void *bytes;
-    size_t      n_bytes;
-    message     letter;
-    if (ferry_world_receive(service->world, parent_of(service->world->rank), FY_TAG_VERDICT, 0,
-                            &bytes, &n_bytes, NULL, NULL) != FERRY_OK) {
+    message  letter;
+    size_t   n_bytes;
+    uint32_t from;
+    if (!take(service, parent_of(service->world->rank), FY_LETTER_VERDICT, &letter, &n_bytes,
+              &from)) {
         return false;
     }
-    vote_head head;
-    if (is_mine(service, bytes, n_bytes, &head)) {
-        memcpy(&letter, bytes, n_bytes);
-        tell_children(service, &letter, n_bytes);
-        conclude(service, head.n_reasons == 0 ? NULL : &letter.reasons[0]);
-    }
+    tell_children(service, &letter, n_bytes);
+    conclude(service, letter.head.n_reasons == 0 ? NULL : &letter.reasons[0]);
     return true;
 }
 
@@ -267,8 +285,8 @@ bool fy_outcome_step(ferry_service *service)
     }
     if (!outcome->sent) {
         message letter;
-        size_t  n = compose(service, outcome->reasons, outcome->n_reasons, &letter);
-        fy_letter(service, parent_of(service->world->rank), FY_TAG_VOTE, &letter, n);
+        size_t  n = compose(outcome->reasons, outcome->n_reasons, &letter);
+        fy_run_letter(service, parent_of(service->world->rank), FY_LETTER_VOTE, &letter, n);
         outcome->sent = true;
         return true;
     }

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { TAG = 0x66657072, LETTER_BYTES = 48 << 10, LEAST_LETTER_BYTES = 1 << 10 };
+enum { LETTER_BYTES = 48 << 10, LEAST_LETTER_BYTES = 1 << 10 };
 
 /* What all peers of a rank send before it takes their first: a world keeps no more than 64 MiB. */
 enum { MOST_WAITING_BYTES = 16 << 20 };
@@ -21,15 +21,25 @@ typedef struct passage {
     bool   begun;
 } passage;
 
-void fy_letter(ferry_service *service, uint32_t to, uint32_t tag, const void *bytes, size_t n_bytes)
+void fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
+                   size_t n_bytes)
 {
     ferry_world *world = service->world;
     ferry_error  why;
-    ferry_status status = ferry_world_send(world, to, tag, bytes, n_bytes, &why);
+    if (fy_failed(world->failure)) {
+        return;
+    }
+    ferry_status status =
+        world->ops->send(world, to, fy_run_tag(service, use), bytes, n_bytes, false, &why);
     if (status != FERRY_OK) {
         fy_world_fail(world, status, world->rank, "rank %u could not tell rank %u: %s", world->rank,
                       to, why.message);
     }
+}
+
+static uint64_t pair_tag(const ferry_service *service)
+{
+    return fy_letter_tag(FY_LETTER_PAIR, FY_THING_SERVICE, service->work.number, service->n_pairs);
 }
 
 static size_t letter_bytes(const ferry_world *world)
@@ -54,7 +64,8 @@ static ferry_status send_letter(ferry_service *service, const fy_channel *channe
     way->begun = true;
     way->bytes = out->used;
     way->done += n;
-    return ferry_world_send(service->world, channel->peer, TAG, letter, sizeof bytes + n, error);
+    return service->world->ops->send(service->world, channel->peer, pair_tag(service), letter,
+                                     sizeof bytes + n, true, error);
 }
 
 static ferry_status take_letter(ferry_service *service, const fy_channel *channel, fy_pack *in,
@@ -63,8 +74,9 @@ static ferry_status take_letter(ferry_service *service, const fy_channel *channe
     const void  *bytes;
     size_t       n_bytes;
     uint64_t     whole;
-    ferry_status status =
-        ferry_world_receive(service->world, channel->peer, TAG, -1, &bytes, &n_bytes, NULL, error);
+    ferry_status status = service->world->ops->receive(
+        service->world, channel->peer, pair_tag(service), service->world->settings.entry_ns, &bytes,
+        &n_bytes, NULL, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -142,6 +154,7 @@ ferry_status fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in
             status = fy_fail_no_memory(&why, "messages between ranks");
         }
     }
+    service->n_pairs++;
     status = fy_agree(service->world, status, &why);
     if (status == FERRY_OK) {
         status = exchange(service, out, in, ways, &why);

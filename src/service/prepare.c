@@ -215,9 +215,8 @@ static ferry_status prepare(ferry_service *service, ferry_error *why)
     }
     status = fy_channels_make(service, why);
     for (uint32_t c = 0; status == FERRY_OK && c < service->exec->n_channels; c++) {
-        fy_channel *channel      = &service->exec->channels[c];
-        channel->in_turns        = all.needs_rounds && !channel->direct;
-        service->exec->has_turns = service->exec->has_turns || channel->in_turns;
+        fy_channel *channel = &service->exec->channels[c];
+        channel->in_turns   = all.needs_rounds && !channel->direct;
     }
     status = fy_agree(service->world, status, why);
     if (status == FERRY_OK) {
@@ -314,15 +313,11 @@ static ferry_status check_schedule(const ferry_service *service, ferry_error *er
     return FERRY_OK;
 }
 
-ferry_status ferry_service_schedule(ferry_service *service, ferry_error *error)
+static ferry_status schedule(ferry_service *service, ferry_error *error)
 {
-    ferry_error  why    = {.message = ""};
-    ferry_status status = check_schedule(service, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    ferry_error why = {.message = ""};
     fy_registry_sort(&service->registry);
-    status = agree_on_ledgers(service, error);
+    ferry_status status = agree_on_ledgers(service, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -346,4 +341,16 @@ ferry_status ferry_service_schedule(ferry_service *service, ferry_error *error)
     ferry_ledger_destroy(service->ledger);
     service->ledger = NULL;
     return FERRY_OK;
+}
+
+ferry_status ferry_service_schedule(ferry_service *service, ferry_error *error)
+{
+    ferry_status status = check_schedule(service, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_joint_enter(service->world, FY_JOINT_SERVICE_SCHEDULE, fy_service_object(service));
+    status = schedule(service, error);
+    fy_joint_leave(service->world);
+    return status;
 }

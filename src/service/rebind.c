@@ -74,16 +74,12 @@ static ferry_status check_rebind(const ferry_service *service, ferry_error *erro
     return FERRY_OK;
 }
 
-ferry_status ferry_service_rebind(ferry_service *service, const ferry_tensors *sources,
-                                  const ferry_tensors *destinations, ferry_error *error)
+static ferry_status rebind(ferry_service *service, const ferry_tensors *sources,
+                           const ferry_tensors *destinations, ferry_error *error)
 {
-    ferry_error  why    = {.message = ""};
-    ferry_status status = check_rebind(service, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
+    ferry_error  why      = {.message = ""};
     fy_registry *registry = &service->registry;
-    status                = replace(registry, sources, false, false, &why);
+    ferry_status status   = replace(registry, sources, false, false, &why);
     if (status == FERRY_OK) {
         status = replace(registry, destinations, true, false, &why);
     }
@@ -95,4 +91,17 @@ ferry_status ferry_service_rebind(ferry_service *service, const ferry_tensors *s
     replace(registry, destinations, true, true, NULL);
     status = fy_prepare_again(service, &why);
     return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
+}
+
+ferry_status ferry_service_rebind(ferry_service *service, const ferry_tensors *sources,
+                                  const ferry_tensors *destinations, ferry_error *error)
+{
+    ferry_status status = check_rebind(service, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_joint_enter(service->world, FY_JOINT_SERVICE_REBIND, fy_service_object(service));
+    status = rebind(service, sources, destinations, error);
+    fy_joint_leave(service->world);
+    return status;
 }

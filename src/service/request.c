@@ -11,7 +11,7 @@
 enum { CALLBACK_NS = 50 * 1000 * 1000, TEST_NS = 1000 * 1000 };
 
 /* In a world that has failed, or where the caller asks to stop, this is noticed soon. */
-enum { LONGEST_WAIT_NS = 50 * 1000 * 1000 };
+enum { LONGEST_WAIT_NS = 10 * 1000 * 1000 };
 
 static const fy_request_ops run_request_ops;
 
@@ -84,7 +84,9 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
     }
     /* What was missing belongs to one version: every other run moves everything. */
     if (service->exec->is_partial && service->exec->version != 0) {
+        fy_joint_enter(service->world, FY_JOINT_SERVICE_RUN, fy_service_object(service));
         status = fy_prepare_again(service, error);
+        fy_joint_leave(service->world);
         if (status != FERRY_OK) {
             return status;
         }
@@ -99,7 +101,8 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
         return status;
     }
     service->request = request;
-    *request_out     = &request->base;
+    fy_work_start(service->world, &service->work, true);
+    *request_out = &request->base;
     return FERRY_OK;
 }
 
@@ -111,6 +114,7 @@ static void close_run(fy_run_request *request)
     request->status           = outcome->status;
     request->error            = outcome->error;
     service->request          = NULL;
+    fy_work_start(service->world, &service->work, false);
     atomic_store(&request->done, true);
 }
 
@@ -162,10 +166,52 @@ static bool step_ready(void *context)
 
 static int64_t step_sleep_ns(void *context)
 {
-    enum { TURN_NS = 4000000 }; /* ports that idle are noticed: see turns.c */
-    const fy_run_request *request  = context;
-    int64_t               sleep_ns = fy_transport_sleep_ns(request->service->transport);
-    return request->service->exec->has_turns && sleep_ns > TURN_NS ? (int64_t)TURN_NS : sleep_ns;
+    const fy_run_request *request = context;
+    return fy_transport_sleep_ns(request->service->transport);
+}
+
+/* From within other waits of the world: see fy_work. Who waits for the run itself moves it on. */
+static void move_on(void *context)
+{
+    ferry_service *service = context;
+    if (pthread_mutex_trylock(&service->working) != 0) {
+        return;
+    }
+    if (service->request != NULL && !fy_run_is_over(service)) {
+        fy_transport_work(service->transport);
+        while (fy_run_step(service) && !fy_run_is_over(service)) {}
+        fy_watch_tick(service);
+    }
+    pthread_mutex_unlock(&service->working);
+}
+
+static int64_t work_sleep_ns(void *context)
+{
+    ferry_service *service = context;
+    enum { LONGEST_NS = 10 * 1000 * 1000 }; /* watches look around so often */
+    int64_t sleep_ns = LONGEST_NS;
+    if (pthread_mutex_trylock(&service->working) == 0) {
+        int64_t its =
+            service->request != NULL ? fy_transport_sleep_ns(service->transport) : INT64_MAX;
+        sleep_ns = its < sleep_ns ? its : sleep_ns;
+        pthread_mutex_unlock(&service->working);
+    }
+    return sleep_ns;
+}
+
+void fy_service_work_add(ferry_service *service, uint32_t number)
+{
+    service->work = (fy_work){
+        .kind = FY_THING_SERVICE, .step = move_on, .sleep_ns = work_sleep_ns, .context = service};
+    fy_work_add(service->world, &service->work, number);
+}
+
+void fy_service_work_remove(ferry_service *service)
+{
+    if (service->work.number != 0) {
+        fy_run_forget(service);
+        fy_work_remove(service->world, &service->work);
+    }
 }
 
 static ferry_status outcome_of(const fy_run_request *request, ferry_error *error)
@@ -184,6 +230,8 @@ static int64_t patience_ns(const ferry_service *service)
 static void work_until_over(fy_run_request *request)
 {
     ferry_service *service = request->service;
+    service->blocks        = true;
+    fy_work_block(service->world, &service->work, FY_JOINT_SERVICE_RUN);
     while (!fy_run_is_over(service)) {
         if (advance(request)) {
             continue;
@@ -193,6 +241,8 @@ static void work_until_over(fy_run_request *request)
                       NULL);
         fy_statistics_go_on(service, fy_now_ns());
     }
+    fy_work_unblock(service->world, &service->work);
+    service->blocks = false;
     call_back(request, true);
 }
 

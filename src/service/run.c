@@ -66,6 +66,23 @@ static void miss_everything(ferry_service *service)
     fy_targets_miss(service);
 }
 
+/* Letters of earlier runs that came when these were over. */
+static void forget_letters(ferry_service *service, uint32_t last)
+{
+    static const fy_letter_use uses[] = {FY_LETTER_VOTE, FY_LETTER_VERDICT, FY_LETTER_HALT,
+                                         FY_LETTER_ANSWER};
+    ferry_world               *world  = service->world;
+    for (size_t i = 0; i < sizeof uses / sizeof uses[0]; i++) {
+        world->ops->forget(world, fy_letter_tag(uses[i], FY_THING_SERVICE, service->work.number, 0),
+                           fy_letter_tag(uses[i], FY_THING_SERVICE, service->work.number, last));
+    }
+}
+
+void fy_run_forget(ferry_service *service)
+{
+    forget_letters(service, UINT32_MAX);
+}
+
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
 {
     fy_exec     *exec   = service->exec;
@@ -91,9 +108,12 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     exec->n_spans                  = 0;
     exec->waits_since_ns           = 0;
     exec->called_ns                = now_ns;
-    exec->begin_ns = exec->tick_ns = exec->pulse_ns = exec->told_ns = now_ns;
-    exec->ask_ns  = service->world->settings.deadline_ns / 4;
-    exec->outcome = (fy_outcome){0};
+    exec->begin_ns = exec->tick_ns = exec->pulse_ns = now_ns;
+    exec->outcome                                   = (fy_outcome){0};
+    forget_letters(service, exec->run - 1);
+    fy_watch_begin(service);
+    fy_turns_begin(exec);
+    fy_work_begin(service->world, &service->work, exec->run);
     for (uint32_t i = 0; i < exec->n_parcels; i++) {
         exec->parcels[i].channel = FY_NONE;
     }

@@ -119,9 +119,11 @@ struct ferry_service {
     struct ferry_region  *control, *slots, *hashes; /* symmetric; kept from schedule to schedule */
     fy_run_request       *request;                  /* of the run under way */
     fy_run_request       *requests;                 /* all that were made */
-    uint64_t              identity;     /* of this service among all, the same on all ranks */
+    fy_work               work;         /* what others can ask of its runs; has its number */
     pthread_mutex_t       working;      /* held by the thread that moves a run on */
     uint32_t              n_runs_begun; /* stamps words */
+    uint32_t              n_pairs;      /* exchanges among pairs: numbers their letters */
+    bool                  blocks;       /* who holds `working` waits for the run's end */
     bool                  is_dirty;     /* what a failed run has put may be under way */
     ferry_ledger         *ledger;       /* for the next schedule, or NULL */
     ferry_progress_fn     progress;
@@ -130,6 +132,16 @@ struct ferry_service {
     uint64_t              n_begun; /* versions that were begun */
     ferry_service_statistics statistics;
 };
+
+/* What its joint calls are made on. */
+static inline uint64_t fy_service_object(const ferry_service *service)
+{
+    return fy_joint_object(service->work.number, 0);
+}
+
+/* request.c: its place among what the world moves on, under a number that all ranks agreed on. */
+void fy_service_work_add(ferry_service *service, uint32_t number);
+void fy_service_work_remove(ferry_service *service);
 
 /* register.c */
 

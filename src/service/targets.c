@@ -178,14 +178,9 @@ static void commit_late(ferry_service *service)
 }
 
 /* What all have: the least of what each has whole. In place nothing older is left to go back to. */
-ferry_status ferry_service_recover(ferry_service *service, ferry_world *survivors,
-                                   uint64_t *version_out, ferry_error *error)
+static ferry_status recover(ferry_service *service, ferry_world *survivors, uint64_t *version_out,
+                            ferry_error *error)
 {
-    if (service == NULL || survivors == NULL || version_out == NULL || service->request != NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_recover needs a service without a run under way, the world "
-                       "of the survivors and a place for the version");
-    }
     uint64_t     own    = whole_version(service);
     const void  *all    = NULL;
     ferry_status status = ferry_world_all_gather(survivors, &own, sizeof own, &all, error);
@@ -218,5 +213,19 @@ ferry_status ferry_service_recover(ferry_service *service, ferry_world *survivor
     if (status == FERRY_OK) {
         *version_out = whole;
     }
+    return status;
+}
+
+ferry_status ferry_service_recover(ferry_service *service, ferry_world *survivors,
+                                   uint64_t *version_out, ferry_error *error)
+{
+    if (service == NULL || survivors == NULL || version_out == NULL || service->request != NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_recover needs a service without a run under way, the world "
+                       "of the survivors and a place for the version");
+    }
+    fy_joint_enter(survivors, FY_JOINT_SERVICE_RECOVER, 0);
+    ferry_status status = recover(service, survivors, version_out, error);
+    fy_joint_leave(survivors);
     return status;
 }

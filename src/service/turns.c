@@ -82,10 +82,12 @@ static void grant(ferry_service *service, const turn *its, uint32_t n)
 
 void fy_turns_arrived(ferry_service *service, uint64_t bytes)
 {
-    fy_exec *exec      = service->exec;
-    int64_t  now_ns    = fy_now_ns();
-    exec->last_turn_ns = now_ns;
-    exec->n_ahead      = 0;
+    fy_exec *exec   = service->exec;
+    int64_t  now_ns = fy_now_ns();
+    if (exec->window_ns == 0) { /* from the first that comes: before it the run stood still */
+        exec->window_ns = now_ns;
+        return;
+    }
     exec->window_bytes += bytes;
     if (exec->window_bytes < SAMPLE_BYTES) {
         return;
@@ -100,24 +102,32 @@ void fy_turns_arrived(ferry_service *service, uint64_t bytes)
     exec->window_ns    = now_ns;
 }
 
+/* The rate holds from run to run, but no sample reaches from one into the next. */
+void fy_turns_begin(fy_exec *exec)
+{
+    exec->window_bytes = 0;
+    exec->window_ns    = 0;
+}
+
 /*
- * A window for whoever's turn it is; one for the next as well where the rest of that round is let
- * come; and more where the port has idled.
+ * A window for whoever's turn it is, and one for the next as well where the rest of that round is
+ * let come.
  */
 void fy_turns_give(ferry_service *service)
 {
     fy_exec *exec   = service->exec;
     uint32_t window = exec->window < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : exec->window;
     turn     its    = next_turn(exec, 0);
-    uint32_t n_more = exec->n_ahead + (its.n <= window);
+    bool     more   = its.n <= window;
     while (its.channel != NULL) {
         const fy_channel *before = its.channel;
         bool              whole  = its.n <= window;
         grant(service, &its, whole ? its.n : window);
-        if (n_more-- == 0) {
+        if (!more) {
             return;
         }
-        its = next_turn(exec, its.round + 1);
+        more = false;
+        its  = next_turn(exec, its.round + 1);
         if (its.channel == before && !whole) {
             return; /* a channel's items come in order */
         }
@@ -133,20 +143,4 @@ uint32_t fy_turns_room(const fy_exec *exec)
     uint32_t most =
         (exec->window < FY_LEAST_WINDOW ? FY_LEAST_WINDOW : exec->window) + FY_LEAST_WINDOW / 2;
     return exec->n_away < most ? most - exec->n_away : 0;
-}
-
-/*
- * A port that idles serves nobody: when nothing has come for a while, for whoever's turn it is has
- * yet to send elsewhere, the next one may come as well.
- */
-void fy_turns_idle(ferry_service *service)
-{
-    fy_exec *exec   = service->exec;
-    int64_t  now_ns = fy_now_ns();
-    if (now_ns - exec->last_turn_ns < ON_THE_WAY_NS) {
-        return;
-    }
-    exec->last_turn_ns = now_ns;
-    exec->n_ahead += exec->n_ahead < FY_MOST_BURST;
-    fy_turns_give(service);
 }

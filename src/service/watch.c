@@ -1,44 +1,35 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is alive in a run. A rank pulses to its peers as long as it is in one, so silence on the data
- * plane means that it does not move its run on, or that its bytes are lost. A peer that has not
- * entered may take its time; but whether it has is asked on the control plane too, for its word may
- * be what was lost.
+ * Who is alive in a run. Each rank watches those that it waits for: the ranks next to it in the
+ * tree of votes, from the first moment to the last, so that every member of the run is watched by
+ * somebody however little it exchanges; and the peers of its channels as long as it waits for them.
+ *
+ * It asks them where they are, and their control threads answer, whatever their own threads do. A
+ * rank that has begun the run must move it on; one that has not may take its time, but not longer
+ * than the entry limit, nor in a call that this rank will not make while it waits (see
+ * whereabouts.h), nor outside of the world.
+ *
+ * That a peer moves its run on does not say that its bytes come through: so it also pulses on the
+ * data plane, and silence there counts once it has entered.
  */
 #include "service/exec.h"
 
 #include "transport/word.h"
 
-#include <string.h>
+#include <stdio.h>
 
-enum { ASK = 1, HERE = 2, HALT = 3, LEFT = 4 };
+/* How soon a neighbour is asked for the first time; then ever more seldom, it may compute for
+ * hours. */
+enum { FIRST_ASK_NS = 15 * 1000 * 1000 };
 
-typedef struct letter {
-    uint64_t service;
-    uint32_t run;
-    uint32_t kind;
-    int64_t  since_ns; /* how long the sender has been in the run */
-} letter;
-
-static void send_letter(ferry_service *service, uint32_t to, uint32_t kind)
+static void tell_halt(ferry_service *service, uint32_t rank)
 {
-    const fy_exec *exec    = service->exec;
-    letter         message = {.service  = service->identity,
-                              .run      = exec->run,
-                              .kind     = kind,
-                              .since_ns = fy_now_ns() - exec->begin_ns};
-    fy_letter(service, to, FY_TAG_WATCH, &message, sizeof message);
+    fy_run_letter(service, rank, FY_LETTER_HALT, NULL, 0);
 }
 
 void fy_watch_tell(ferry_service *service, uint32_t rank)
 {
-    send_letter(service, rank, HALT);
-}
-
-void fy_watch_leave(ferry_service *service, uint32_t rank)
-{
-    letter message = {.service = service->identity, .run = service->n_runs_begun, .kind = LEFT};
-    fy_letter(service, rank, FY_TAG_WATCH, &message, sizeof message);
+    tell_halt(service, rank);
 }
 
 void fy_watch_halt(ferry_service *service)
@@ -50,46 +41,205 @@ void fy_watch_halt(ferry_service *service)
     exec->told_halt = true;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         fy_run_signal(service, &exec->channels[c], FY_WORD_HALT, exec->run);
-        send_letter(service, exec->channels[c].peer, HALT);
+        tell_halt(service, exec->channels[c].peer);
     }
 }
 
-static void read_letters(ferry_service *service)
+void fy_watch_begin(ferry_service *service)
 {
-    fy_exec    *exec = service->exec;
-    const void *bytes;
-    size_t      n_bytes;
-    uint32_t    from;
-    while (ferry_world_receive(service->world, FERRY_ANY_RANK, FY_TAG_WATCH, 0, &bytes, &n_bytes,
-                               &from, NULL) == FERRY_OK) {
-        letter message;
-        if (n_bytes != sizeof message) {
-            continue;
+    fy_exec *exec     = service->exec;
+    int64_t  deadline = service->world->settings.deadline_ns;
+    uint32_t n        = 0;
+    uint32_t ranks[FY_MOST_WATCHED];
+    exec->n_watched = fy_outcome_neighbours(service->world, ranks);
+    for (n = 0; n < exec->n_watched; n++) {
+        exec->watched[n] = (fy_watched){.rank     = ranks[n],
+                                        .heard_ns = exec->begin_ns,
+                                        .asked_ns = exec->begin_ns,
+                                        .pause_ns = FIRST_ASK_NS};
+    }
+    exec->told_ns = exec->begin_ns;
+    exec->ask_ns  = deadline / 4;
+}
+
+static fy_watched *watched_of(fy_exec *exec, uint32_t rank)
+{
+    for (uint32_t i = 0; i < exec->n_watched; i++) {
+        if (exec->watched[i].rank == rank) {
+            return &exec->watched[i];
         }
-        memcpy(&message, bytes, sizeof message);
-        fy_channel *channel = fy_channel_of(exec, from);
-        if (message.service == service->identity && message.kind == LEFT &&
-            message.run < exec->run) {
-            fy_world_fail(service->world, FERRY_ERR_MISUSE, from,
-                          "rank %u has ended its service, and rank %u is in a run of it", from,
-                          service->world->rank);
-        }
-        if (message.service != service->identity || message.run != exec->run) {
-            continue;
-        }
-        if (message.kind == HALT) {
-            exec->halted = exec->halted || exec->status == FERRY_OK;
-        } else if (channel == NULL) {
-            continue;
-        } else if (message.kind == ASK) {
-            send_letter(service, from, HERE);
-        } else if (message.kind == HERE && !channel->told) {
-            int64_t entered_ns = fy_now_ns() - message.since_ns;
-            channel->told      = true;
-            channel->heard_ns  = entered_ns > exec->begin_ns ? entered_ns : exec->begin_ns;
+    }
+    return NULL;
+}
+
+void fy_watch_voted(ferry_service *service, uint32_t rank)
+{
+    fy_watched *watched = watched_of(service->exec, rank);
+    if (watched != NULL) {
+        watched->voted = true;
+    }
+}
+
+bool fy_watch_has_voted(const ferry_service *service, uint32_t rank)
+{
+    const fy_watched *watched = watched_of(service->exec, rank);
+    return watched != NULL && watched->voted;
+}
+
+static void ask(ferry_service *service, uint32_t rank)
+{
+    fy_question question = {.kind   = FY_THING_SERVICE,
+                            .number = service->work.number,
+                            .run    = service->exec->run,
+                            .tag    = fy_run_tag(service, FY_LETTER_ANSWER)};
+    service->world->ops->ask(service->world, rank, &question);
+}
+
+/* What a rank that has begun the run says of itself: in time of this rank. */
+static void note_begun(fy_exec *exec, uint32_t rank, const fy_answer *answer, int64_t now_ns)
+{
+    fy_watched *watched = watched_of(exec, rank);
+    fy_channel *channel = fy_channel_of(exec, rank);
+    int64_t     active  = now_ns - answer->age_ns;
+    int64_t     entered = now_ns - answer->since_ns;
+    if (watched != NULL) {
+        bool news         = !answer->over || !watched->over;
+        watched->begun    = true;
+        watched->over     = answer->over;
+        active            = answer->over ? now_ns : active;
+        watched->heard_ns = news && active > watched->heard_ns ? active : watched->heard_ns;
+    }
+    if (channel != NULL && !channel->told) {
+        channel->told     = true;
+        channel->heard_ns = entered > exec->begin_ns ? entered : exec->begin_ns;
+    }
+}
+
+/* A rank that has not begun the run, and why it never will. */
+static void judge_absent(ferry_service *service, uint32_t rank, const fy_answer *answer,
+                         int64_t now_ns)
+{
+    ferry_world *world   = service->world;
+    fy_watched  *watched = watched_of(service->exec, rank);
+    char         theirs[FY_JOINT_TEXT_BYTES];
+    if (answer->leaves) {
+        fy_world_fail(world, FERRY_ERR_PEER_LOST, rank,
+                      "rank %u has left the world, and rank %u is in ferry_service_run of service "
+                      "%u",
+                      rank, world->rank, service->work.number);
+    } else if (service->blocks && fy_answer_blocks(world->here, answer)) {
+        fy_joint_format(&answer->joint, theirs);
+        fy_world_fail(world, FERRY_ERR_MISUSE, rank,
+                      "rank %u is in %s where rank %u is in ferry_service_run of service %u: all "
+                      "ranks make the same calls in the same order",
+                      rank, theirs, world->rank, service->work.number);
+    } else if (answer->ended && watched != NULL) {
+        /* It may be about to leave the world. */
+        watched->ended_ns = watched->ended_ns == 0 ? now_ns : watched->ended_ns;
+        if (now_ns - watched->ended_ns > world->settings.deadline_ns / 8) {
+            fy_world_fail(world, FERRY_ERR_MISUSE, rank,
+                          "rank %u has ended service %u by ferry_service_finalize where rank %u is "
+                          "in ferry_service_run of it: all ranks make the same calls in the same "
+                          "order",
+                          rank, service->work.number, world->rank);
         }
     }
 }
+
+static void read_letters(ferry_service *service, int64_t now_ns)
+{
+    fy_exec      *exec  = service->exec;
+    ferry_world  *world = service->world;
+    unsigned char bytes[FY_ANSWER_BYTES];
+    size_t        n_bytes;
+    uint32_t      from;
+    while (world->ops->take(world, FERRY_ANY_RANK, fy_run_tag(service, FY_LETTER_HALT), bytes,
+                            sizeof bytes, &n_bytes, &from)) {
+        exec->halted = exec->halted || exec->status == FERRY_OK;
+    }
+    while (world->ops->take(world, FERRY_ANY_RANK, fy_run_tag(service, FY_LETTER_ANSWER), bytes,
+                            sizeof bytes, &n_bytes, &from)) {
+        fy_answer answer;
+        if (!fy_answer_read(bytes, n_bytes, &answer)) {
+            continue;
+        }
+        if (answer.begun) {
+            note_begun(exec, from, &answer, now_ns);
+        } else {
+            judge_absent(service, from, &answer, now_ns);
+        }
+    }
+}
+
+/*
+ * The ranks next to this one in the tree of votes.
+ */
+
+/* The run cannot end without its vote, or its verdict. */
+static bool is_owing(const ferry_service *service, const fy_watched *watched)
+{
+    bool is_parent = watched->rank < service->world->rank;
+    return is_parent || !watched->voted;
+}
+
+static void say_late(ferry_service *service, const fy_watched *watched, int64_t now_ns,
+                     char text[FERRY_ERROR_BYTES])
+{
+    const fy_exec *exec = service->exec;
+    if (watched->begun) {
+        snprintf(text, FERRY_ERROR_BYTES,
+                 "rank %u has entered the run of service %u, and has not moved it on for %.1f s",
+                 watched->rank, service->work.number, (double)(now_ns - watched->heard_ns) / 1e9);
+    } else {
+        snprintf(text, FERRY_ERROR_BYTES,
+                 "rank %u has not entered the run of service %u that rank %u began %.1f s ago",
+                 watched->rank, service->work.number, service->world->rank,
+                 (double)(now_ns - exec->begin_ns) / 1e9);
+    }
+}
+
+/*
+ * Who is late makes this rank give up, and with it all that hear of it. One that does not vote for
+ * half a deadline after that, or holds up those that have voted for a success, ends the world:
+ * nobody else can say how the run has ended.
+ */
+static void check_neighbour(ferry_service *service, const fy_watched *watched, int64_t now_ns)
+{
+    fy_exec *exec     = service->exec;
+    int64_t  deadline = service->world->settings.deadline_ns;
+    int64_t  entry_ns = service->world->settings.entry_ns;
+    bool     is_late  = watched->begun ? now_ns - watched->heard_ns > deadline
+                                       : entry_ns >= 0 && now_ns - exec->begin_ns > entry_ns;
+    char     text[FERRY_ERROR_BYTES];
+    if (!is_late || !is_owing(service, watched)) {
+        return;
+    }
+    say_late(service, watched, now_ns, text);
+    if (exec->outcome.phase == FY_PHASE_MOVING) {
+        fy_run_fail(service, FERRY_ERR_TIMEOUT, watched->rank, "%s", text);
+        return;
+    }
+    bool gave_up = exec->status != FERRY_OK || exec->halted;
+    if (!gave_up || now_ns - exec->outcome.voted_ns > deadline / 2) {
+        fy_world_fail(service->world, FERRY_ERR_TIMEOUT, watched->rank, "%s", text);
+    }
+}
+
+/* One that has not answered or not begun is asked ever more seldom; but often enough to see in
+ * time when one that has begun stops. */
+static void ask_neighbour(ferry_service *service, fy_watched *watched, int64_t now_ns)
+{
+    int64_t most = service->world->settings.deadline_ns / 8;
+    if (is_owing(service, watched) && now_ns - watched->asked_ns > watched->pause_ns) {
+        watched->asked_ns = now_ns;
+        watched->pause_ns = watched->pause_ns * 2 < most ? watched->pause_ns * 2 : most;
+        ask(service, watched->rank);
+    }
+}
+
+/*
+ * Peers of channels.
+ */
 
 /* Any change of a channel's words. */
 static uint64_t words_of(const ferry_service *service, uint32_t number)
@@ -127,13 +277,13 @@ static void check_channel(ferry_service *service, uint32_t number, int64_t now_n
         fy_run_fail(service, FERRY_ERR_TIMEOUT, channel->peer,
                     "rank %u has entered the run, and for %.1f s nothing of it has reached rank %u",
                     channel->peer, (double)silent_ns / 1e9, service->world->rank);
-    } else if (!channel->entered && !channel->told && entry_ns > 0 &&
+    } else if (!channel->entered && !channel->told && entry_ns >= 0 &&
                now_ns - exec->begin_ns > entry_ns) {
         fy_run_fail(service, FERRY_ERR_TIMEOUT, channel->peer,
                     "rank %u has not entered the run that rank %u began %.1f s ago", channel->peer,
                     service->world->rank, (double)(now_ns - exec->begin_ns) / 1e9);
     } else if (!channel->entered && !channel->told && asks) {
-        send_letter(service, channel->peer, ASK);
+        ask(service, channel->peer);
     }
 }
 
@@ -160,19 +310,6 @@ void fy_watch_testify(ferry_service *service)
     }
 }
 
-/*
- * A rank that was found silent and does not vote either, though all are told to give up, ends the
- * world: nobody else can say how the run has ended.
- */
-static void check_votes(ferry_service *service, int64_t now_ns)
-{
-    const fy_exec *exec = service->exec;
-    if (exec->outcome.phase == FY_PHASE_VOTING && exec->status == FERRY_ERR_TIMEOUT &&
-        now_ns - exec->outcome.voted_ns > service->world->settings.deadline_ns) {
-        fy_world_fail(service->world, FERRY_ERR_TIMEOUT, exec->culprit, "%s", exec->why.message);
-    }
-}
-
 static int64_t clamp(int64_t value, int64_t least, int64_t most)
 {
     return value < least ? least : value > most ? most : value;
@@ -180,39 +317,64 @@ static int64_t clamp(int64_t value, int64_t least, int64_t most)
 
 static int64_t tick_interval(const ferry_service *service)
 {
-    return clamp(service->world->settings.deadline_ns / 16, 5000000, 100000000);
+    return clamp(service->world->settings.deadline_ns / 16, 5000000, 10000000);
+}
+
+static void forgive(fy_exec *exec, int64_t now_ns)
+{
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        exec->channels[c].heard_ns = now_ns;
+    }
+    for (uint32_t i = 0; i < exec->n_watched; i++) {
+        exec->watched[i].heard_ns = now_ns;
+    }
+}
+
+static void check_channels(ferry_service *service, int64_t now_ns)
+{
+    fy_exec *exec = service->exec;
+    bool     asks = now_ns - exec->told_ns > exec->ask_ns;
+    if (asks) {
+        exec->told_ns = now_ns;
+        exec->ask_ns *= 2;
+    }
+    for (uint32_t c = 0; exec->outcome.phase == FY_PHASE_MOVING && c < exec->n_channels; c++) {
+        check_channel(service, c, now_ns, asks);
+    }
+}
+
+static void pulse(ferry_service *service, int64_t now_ns)
+{
+    fy_exec *exec = service->exec;
+    if (now_ns - exec->pulse_ns <= service->world->settings.deadline_ns / 4) {
+        return;
+    }
+    exec->pulse_ns = now_ns;
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        fy_run_signal(service, &exec->channels[c], FY_WORD_PULSE, (uint64_t)now_ns);
+    }
 }
 
 void fy_watch_tick(ferry_service *service)
 {
     fy_exec *exec     = service->exec;
     int64_t  now_ns   = fy_now_ns();
-    int64_t  interval = tick_interval(service);
     int64_t  deadline = service->world->settings.deadline_ns;
-    if (now_ns - exec->tick_ns < interval || exec->outcome.phase == FY_PHASE_OVER) {
+    atomic_store_explicit(&service->work.active_ns, now_ns, memory_order_relaxed);
+    if (now_ns - exec->tick_ns < tick_interval(service) || exec->outcome.phase == FY_PHASE_OVER) {
         return;
     }
     /* Whoever was away itself cannot say how long the others were silent. */
     bool was_away = now_ns - exec->tick_ns > deadline / 2;
     exec->tick_ns = now_ns;
-    read_letters(service);
-    if (now_ns - exec->pulse_ns > deadline / 4) {
-        exec->pulse_ns = now_ns;
-        for (uint32_t c = 0; c < exec->n_channels; c++) {
-            fy_run_signal(service, &exec->channels[c], FY_WORD_PULSE, (uint64_t)now_ns);
-        }
+    read_letters(service, now_ns);
+    if (was_away) {
+        forgive(exec, now_ns);
     }
-    check_votes(service, now_ns);
-    bool asks = now_ns - exec->told_ns > exec->ask_ns;
-    if (asks) {
-        /* Letters stay with a peer until it enters: ever more seldom, for it may take hours. */
-        exec->told_ns = now_ns;
-        exec->ask_ns *= 2;
-    }
-    for (uint32_t c = 0; exec->outcome.phase == FY_PHASE_MOVING && c < exec->n_channels; c++) {
-        if (was_away) {
-            exec->channels[c].heard_ns = now_ns;
-        }
-        check_channel(service, c, now_ns, asks);
+    pulse(service, now_ns);
+    check_channels(service, now_ns);
+    for (uint32_t i = 0; i < exec->n_watched; i++) {
+        check_neighbour(service, &exec->watched[i], now_ns);
+        ask_neighbour(service, &exec->watched[i], now_ns);
     }
 }

@@ -151,13 +151,9 @@ static ferry_status furnish(ferry_region *region, ferry_error *error)
     return status;
 }
 
-ferry_status ferry_region_alloc(ferry_transport *transport, uint64_t bytes,
-                                ferry_region **region_out, ferry_error *error)
+static ferry_status alloc_symmetric(ferry_transport *transport, uint64_t bytes,
+                                    ferry_region **region_out, ferry_error *error)
 {
-    if (transport == NULL || region_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_region_alloc needs a transport and a place for the region");
-    }
     ferry_world  *world  = transport->world;
     ferry_region *region = NULL;
     ferry_error   why    = {.message = ""};
@@ -194,6 +190,19 @@ out:
     return status;
 }
 
+ferry_status ferry_region_alloc(ferry_transport *transport, uint64_t bytes,
+                                ferry_region **region_out, ferry_error *error)
+{
+    if (transport == NULL || region_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_region_alloc needs a transport and a place for the region");
+    }
+    fy_joint_enter(transport->world, FY_JOINT_REGION_ALLOC, fy_joint_object(transport->number, 0));
+    ferry_status status = alloc_symmetric(transport, bytes, region_out, error);
+    fy_joint_leave(transport->world);
+    return status;
+}
+
 void ferry_region_free(ferry_region *region)
 {
     if (region == NULL) {
@@ -207,7 +216,10 @@ void ferry_region_free(ferry_region *region)
     }
     ferry_flush(transport, peer, NULL, NULL);
     if (region->view.kind == FY_REGION_SYMMETRIC) {
+        fy_joint_enter(transport->world, FY_JOINT_REGION_FREE,
+                       fy_joint_object(transport->number, region->view.id));
         ferry_world_barrier(transport->world, NULL); /* if the world has failed nobody waits */
+        fy_joint_leave(transport->world);
     }
     fy_region_destroy(region);
 }

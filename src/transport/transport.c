@@ -23,6 +23,7 @@
 /* What the ranks compare before anything is opened. */
 typedef struct proposal {
     uint64_t identity;
+    uint64_t number;
     char     text[FY_ENGINES_BYTES]; /* "" for the best of each pair */
 } proposal;
 
@@ -57,8 +58,8 @@ static const char *describe(const char *text)
     return text[0] == '\0' ? "the best for each pair" : text;
 }
 
-/* All ranks must have proposed the same; identity_out is rank 0's. */
-static ferry_status compare(ferry_world *world, const fy_vote *vote, uint64_t *identity_out,
+/* All ranks must have proposed the same; the identity is rank 0's, the number the largest. */
+static ferry_status compare(ferry_world *world, const fy_vote *vote, proposal *agreed_out,
                             ferry_error *error)
 {
     fy_votes     votes;
@@ -68,6 +69,7 @@ static ferry_status compare(ferry_world *world, const fy_vote *vote, uint64_t *i
     }
     uint32_t    first_rank = FERRY_ANY_RANK;
     proposal    first      = {.identity = 0};
+    uint64_t    number     = 0;
     size_t      at         = 0;
     size_t      n_bytes;
     const void *bytes;
@@ -78,6 +80,7 @@ static ferry_status compare(ferry_world *world, const fy_vote *vote, uint64_t *i
         }
         memcpy(&its, bytes, sizeof its);
         its.text[sizeof its.text - 1] = '\0';
+        number                        = its.number > number ? its.number : number;
         if (first_rank == FERRY_ANY_RANK) {
             first_rank = rank;
             first      = its;
@@ -91,7 +94,9 @@ static ferry_status compare(ferry_world *world, const fy_vote *vote, uint64_t *i
     }
     status = fy_votes_status(&votes, error);
     if (status == FERRY_OK) {
-        *identity_out = first.identity;
+        *agreed_out        = first;
+        agreed_out->number = number;
+        fy_thing_settle(world, FY_THING_TRANSPORT, (uint32_t)number);
     }
     return status;
 }
@@ -135,8 +140,9 @@ static void log_choice(const ferry_transport *transport)
     }
 }
 
-static ferry_status make_transport(ferry_world *world, const fy_choice *choice, uint64_t identity,
-                                   ferry_transport **transport_out, ferry_error *error)
+static ferry_status make_transport(ferry_world *world, const fy_choice *choice,
+                                   const proposal *agreed, ferry_transport **transport_out,
+                                   ferry_error *error)
 {
     ferry_transport *transport = fy_alloc_zeroed(1, sizeof *transport);
     uint8_t         *engine_of = fy_alloc_zeroed(world->n_ranks, sizeof *engine_of);
@@ -152,34 +158,32 @@ static ferry_status make_transport(ferry_world *world, const fy_choice *choice, 
     *transport     = (ferry_transport){.references      = 1,
                                        .world           = world,
                                        .engine_of       = engine_of,
-                                       .identity        = identity,
+                                       .identity        = agreed->identity,
+                                       .number          = (uint32_t)agreed->number,
                                        .next_symmetric  = 2,
                                        .next_registered = 1};
     *transport_out = transport;
     return FERRY_OK;
 }
 
-ferry_status ferry_transport_open(ferry_world *world, const char *engines,
-                                  ferry_transport **transport_out, ferry_error *error)
+static ferry_status open_transport(ferry_world *world, const char *engines,
+                                   ferry_transport **transport_out, ferry_error *error)
 {
-    if (world == NULL || transport_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_transport_open needs a world and a place for the transport");
-    }
     fy_choice        choice                  = {.n_engines = 0};
     const fy_engine *tables[FY_MOST_ENGINES] = {NULL};
     ferry_error      why                     = {.message = ""};
-    proposal         mine                    = {.identity = make_identity()};
+    proposal         agreed                  = {.identity = 0};
+    proposal         mine                    = {.identity = make_identity(),
+                                                .number   = fy_thing_propose(world, FY_THING_TRANSPORT)};
     ferry_transport *transport               = NULL;
 
-    fy_vote vote          = {.own = &why, .bytes = &mine, .n_bytes = sizeof mine};
-    vote.status           = propose(world, engines, &mine, &choice, tables, &why);
-    uint64_t     identity = 0;
-    ferry_status status   = compare(world, &vote, &identity, error);
+    fy_vote vote        = {.own = &why, .bytes = &mine, .n_bytes = sizeof mine};
+    vote.status         = propose(world, engines, &mine, &choice, tables, &why);
+    ferry_status status = compare(world, &vote, &agreed, error);
     if (status != FERRY_OK) {
         return status;
     }
-    status = make_transport(world, &choice, identity, &transport, &why);
+    status = make_transport(world, &choice, &agreed, &transport, &why);
     status = fy_agree(world, status, &why);
     for (uint32_t i = 0; status == FERRY_OK && i < choice.n_engines; i++) {
         status = open_engine(transport, &choice, tables[i], &why);
@@ -195,6 +199,19 @@ ferry_status ferry_transport_open(ferry_world *world, const char *engines,
     transport      = NULL;
 out:
     ferry_transport_close(transport);
+    return status;
+}
+
+ferry_status ferry_transport_open(ferry_world *world, const char *engines,
+                                  ferry_transport **transport_out, ferry_error *error)
+{
+    if (world == NULL || transport_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_transport_open needs a world and a place for the transport");
+    }
+    fy_joint_enter(world, FY_JOINT_TRANSPORT_OPEN, 0);
+    ferry_status status = open_transport(world, engines, transport_out, error);
+    fy_joint_leave(world);
     return status;
 }
 

@@ -35,6 +35,7 @@ struct ferry_transport {
     fy_open_engine   engines[FY_MOST_ENGINES];
     uint8_t         *engine_of; /* by peer: its engine's index */
     uint64_t         identity;  /* the same on all ranks; a key of another transport is refused */
+    uint32_t         number;    /* in its world, the same on all ranks */
     uint64_t         next_symmetric;
     uint64_t         next_registered;
     ferry_region    *regions; /* all that are not freed */

@@ -23,7 +23,9 @@ typedef struct fy_board_slot {
     _Atomic uint64_t entered;   /* fy_board_word */
     _Atomic uint32_t pid;       /* 0: not here */
     _Atomic uint64_t pid_space; /* the namespace in which pid is its number */
-    unsigned char    unused[96];
+    _Atomic uint64_t call;      /* which call has entered it, and on what: see fy_joint */
+    _Atomic uint64_t object;
+    unsigned char    unused[80];
 } fy_board_slot;
 _Static_assert(sizeof(fy_board_slot) == 128, "a slot has cache lines of its own");
 
@@ -35,7 +37,8 @@ typedef struct fy_board {
     unsigned char space0[96];
     /* How many ranks have entered barriers, ever; and how many barriers are over. */
     _Atomic uint64_t arrived;
-    unsigned char    space1[120];
+    _Atomic uint64_t marks[2]; /* what ranks have brought to barriers: see collect.c */
+    unsigned char    space1[104];
     _Atomic uint64_t released;
     fy_bell          bell; /* of those that wait for a barrier's end */
     unsigned char    space2[112];

@@ -147,10 +147,38 @@ static ferry_status begin(ferry_world *world, bool fine, const char *call, const
     return fy_failure_get(world->failure, NULL, error);
 }
 
+static void meet(ferry_world *world, fy_joint_call call)
+{
+    fy_joint_enter(world, call, 0);
+    fy_meeting_begin(world);
+}
+
+static void part(ferry_world *world)
+{
+    fy_meeting_end(world);
+    fy_joint_leave(world);
+}
+
 ferry_status ferry_world_barrier(ferry_world *world, ferry_error *error)
 {
     ferry_status status = begin(world, true, "ferry_world_barrier", "", error);
-    return status == FERRY_OK ? world->ops->barrier(world, error) : status;
+    if (status == FERRY_OK) {
+        meet(world, FY_JOINT_BARRIER);
+        status = world->ops->barrier(world, error);
+        part(world);
+    }
+    return status;
+}
+
+static ferry_status gather(ferry_world *world, fy_joint_call call, const void *bytes,
+                           size_t n_bytes, const void **all_out, const size_t **lengths_out,
+                           ferry_error *error)
+{
+    meet(world, call);
+    ferry_status status =
+        world->ops->gather(world, FY_ALL_GATHER, 0, bytes, n_bytes, all_out, lengths_out, error);
+    part(world);
+    return status;
 }
 
 ferry_status ferry_world_all_gather_v(ferry_world *world, const void *bytes, size_t n_bytes,
@@ -162,8 +190,7 @@ ferry_status ferry_world_all_gather_v(ferry_world *world, const void *bytes, siz
     ferry_status status = begin(world, fine, "ferry_world_all_gather_v",
                                 ", bytes (or none) and places for the results", error);
     if (status == FERRY_OK) {
-        status = world->ops->gather(world, FY_ALL_GATHER, 0, bytes, n_bytes, all_out, lengths_out,
-                                    error);
+        status = gather(world, FY_JOINT_ALL_GATHER_V, bytes, n_bytes, all_out, lengths_out, error);
     }
     return status;
 }
@@ -178,7 +205,7 @@ ferry_status ferry_world_all_gather(ferry_world *world, const void *bytes, size_
     ferry_status status = begin(world, fine, "ferry_world_all_gather",
                                 ", bytes (or none) and a place for the result", error);
     if (status == FERRY_OK) {
-        status = world->ops->gather(world, FY_ALL_GATHER, 0, bytes, n_bytes, &all, &lengths, error);
+        status = gather(world, FY_JOINT_ALL_GATHER, bytes, n_bytes, &all, &lengths, error);
     }
     if (status != FERRY_OK) {
         return status;
@@ -214,8 +241,10 @@ ferry_status ferry_world_broadcast(ferry_world *world, uint32_t root, const void
         return status;
     }
     const size_t *lengths;
+    meet(world, FY_JOINT_BROADCAST);
     status = world->ops->gather(world, FY_BROADCAST, root, is_root ? bytes : NULL,
                                 is_root ? n_bytes : 0, bytes_out, &lengths, error);
+    part(world);
     if (status == FERRY_OK) {
         *n_bytes_out = lengths[root];
     }
@@ -243,7 +272,7 @@ ferry_status ferry_world_send(ferry_world *world, uint32_t to, uint32_t tag, con
                        "ferry_world_send: a message of %zu bytes; the longest has %d", n_bytes,
                        FERRY_MESSAGE_BYTES);
     }
-    return world->ops->send(world, to, tag, bytes, n_bytes, error);
+    return world->ops->send(world, to, tag, bytes, n_bytes, true, error);
 }
 
 /* Seconds of a caller as nanoseconds; more than a century is as good as no limit. */

@@ -5,14 +5,16 @@
  * in the tree.
  */
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "world/process.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum {
+    FY_ENTERING  = 0, /* on the board: what it enters is being written */
     FY_JOINED    = 4, /* the last step of making a world: all ranks, no bytes */
-    HEAD_BYTES   = 24,
+    HEAD_BYTES   = 24 + FY_JOINT_BYTES,
     CHUNK_BYTES  = FY_LINK_PAYLOAD_BYTES - HEAD_BYTES,
     RECORD_BYTES = 12 /* rank and length, before the bytes */
 };
@@ -20,12 +22,22 @@ enum {
 /* More than any use of the control plane, and little enough that every rank can hold it. */
 static const uint64_t most_bytes = UINT64_C(1) << 31;
 
-static void format_call(const fy_gathering *gathering, char *text, size_t text_bytes)
+enum { CALL_TEXT_BYTES = FY_STEP_TEXT_BYTES + 32 };
+
+static void format_call(const fy_gathering *gathering, char text[CALL_TEXT_BYTES])
 {
-    char name[FY_COLLECTIVE_TEXT_BYTES];
-    fy_collective_format(gathering->kind, gathering->root, name);
-    snprintf(text, text_bytes, "%s number %llu", gathering->kind == FY_JOINED ? "start" : name,
+    char name[FY_STEP_TEXT_BYTES];
+    fy_step_format(&gathering->step, name);
+    snprintf(text, CALL_TEXT_BYTES, "%s, collective number %llu",
+             gathering->step.kind == FY_JOINED ? "the start" : name,
              (unsigned long long)gathering->number);
+}
+
+static void fail_diverged(fy_process *process, uint32_t rank, const fy_step *its)
+{
+    char sentence[FERRY_ERROR_BYTES];
+    fy_steps_say(its, rank, &process->gathering.step, process->rank, sentence);
+    fy_process_fail(process, FERRY_ERR_MISUSE, rank, "%s", sentence);
 }
 
 /* Buffers. */
@@ -53,9 +65,24 @@ static void pack_head(const fy_gathering *gathering, uint64_t total, unsigned ch
 {
     fy_packer packer = {.bytes = head};
     fy_pack_u64(&packer, gathering->number);
-    fy_pack_u32(&packer, gathering->kind);
-    fy_pack_u32(&packer, gathering->root);
+    fy_pack_u32(&packer, gathering->step.kind);
+    fy_pack_u32(&packer, gathering->step.root);
     fy_pack_u64(&packer, total);
+    fy_pack_u32(&packer, gathering->step.joint.call);
+    fy_pack_u32(&packer, gathering->step.joint.path);
+    fy_pack_u64(&packer, gathering->step.joint.object);
+}
+
+static void read_head(fy_reader *reader, uint64_t *number_out, fy_step *step_out,
+                      uint64_t *total_out)
+{
+    *number_out            = fy_read_u64(reader);
+    step_out->kind         = fy_read_u32(reader);
+    step_out->root         = fy_read_u32(reader);
+    *total_out             = fy_read_u64(reader);
+    step_out->joint.call   = fy_read_u32(reader);
+    step_out->joint.path   = fy_read_u32(reader);
+    step_out->joint.object = fy_read_u64(reader);
 }
 
 /* Up. */
@@ -85,17 +112,10 @@ static bool agrees(fy_process *process, const fy_conn *conn)
     const fy_gathering *own  = &process->gathering;
     const fy_part      *part = &conn->part;
     if (!own->open || part->number == 0 ||
-        (part->number == own->number && part->kind == own->kind && part->root == own->root)) {
+        (part->number == own->number && fy_step_equal(&part->step, &own->step))) {
         return true;
     }
-    char theirs[FY_COLLECTIVE_TEXT_BYTES], ours[FY_COLLECTIVE_TEXT_BYTES];
-    fy_collective_format(part->kind, part->root, theirs);
-    fy_collective_format(own->kind, own->root, ours);
-    fy_process_fail(process, FERRY_ERR_MISUSE, conn->rank,
-                    "rank %u calls %s number %llu where rank %u calls %s number %llu: all ranks "
-                    "call the same collectives in the same order",
-                    conn->rank, theirs, (unsigned long long)part->number, process->rank, ours,
-                    (unsigned long long)own->number);
+    fail_diverged(process, conn->rank, &part->step);
     return false;
 }
 
@@ -106,7 +126,7 @@ static bool part_is_whole(const fy_process *process, const fy_conn *conn)
 
 static bool children_are_in(fy_process *process)
 {
-    uint32_t kind = process->gathering.kind, n_in = 0;
+    uint32_t kind = process->gathering.step.kind, n_in = 0;
     for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
         if (takes_part(process, kind, conn)) {
             if (!agrees(process, conn)) {
@@ -141,7 +161,7 @@ static void post_down(fy_process *process, const unsigned char *bytes, size_t n_
     unsigned char head[HEAD_BYTES];
     pack_head(&process->gathering, total, head);
     for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
-        if (takes_part(process, process->gathering.kind, conn)) {
+        if (takes_part(process, process->gathering.step.kind, conn)) {
             fy_control_post(process, conn, FY_WIRE_DOWN, head, HEAD_BYTES, bytes, n_bytes);
         }
     }
@@ -152,7 +172,7 @@ static bool merge(fy_process *process)
 {
     fy_gathering *own = &process->gathering;
     for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
-        if (takes_part(process, own->kind, conn)) {
+        if (takes_part(process, own->step.kind, conn)) {
             if (!append(&own->own, &own->own_used, &own->own_capacity, conn->part.bytes,
                         conn->part.used)) {
                 return false;
@@ -195,13 +215,13 @@ static bool assemble(fy_process *process)
 {
     fy_gathering *own = &process->gathering;
     own->result_used  = 0;
-    if (own->kind == FY_BARRIER || own->kind == FY_JOINED) {
+    if (own->step.kind == FY_BARRIER || own->step.kind == FY_JOINED) {
         return true;
     }
     uint64_t              total = 0;
     const unsigned char **at    = fy_alloc_zeroed(process->n_ranks, sizeof *at);
     bool                  done  = at != NULL && index_records(process, at, &total);
-    for (uint32_t r = 0; done && own->kind == FY_ALL_GATHER && r < process->n_ranks; r++) {
+    for (uint32_t r = 0; done && own->step.kind == FY_ALL_GATHER && r < process->n_ranks; r++) {
         unsigned char length[8];
         fy_packer     packer = {.bytes = length};
         fy_pack_u64(&packer, own->lengths[r]);
@@ -266,19 +286,17 @@ static void advance(fy_process *process)
 
 bool fy_collect_up(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
-    fy_part *part   = &conn->part;
-    uint64_t number = fy_read_u64(reader);
-    uint32_t kind   = fy_read_u32(reader);
-    uint32_t root   = fy_read_u32(reader);
-    uint64_t total  = fy_read_u64(reader);
-    size_t   left   = reader->left;
+    fy_part *part = &conn->part;
+    uint64_t number, total;
+    fy_step  step;
+    read_head(reader, &number, &step, &total);
+    size_t left = reader->left;
     if (!reader->ok || !atomic_load(&process->tabled) || number == 0 || total > most_bytes) {
         return false;
     }
     if (part->number == 0) {
         part->number = number;
-        part->kind   = kind;
-        part->root   = root;
+        part->step   = step;
         part->total  = total;
         part->used   = 0;
     }
@@ -298,14 +316,13 @@ bool fy_collect_up(fy_process *process, fy_conn *conn, fy_reader *reader)
 bool fy_collect_down(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
     (void)conn;
-    fy_gathering *own    = &process->gathering;
-    uint64_t      number = fy_read_u64(reader);
-    uint32_t      kind   = fy_read_u32(reader);
-    uint32_t      root   = fy_read_u32(reader);
-    uint64_t      total  = fy_read_u64(reader);
-    size_t        left   = reader->left;
-    if (!reader->ok || !own->open || !own->sent || number != own->number || kind != own->kind ||
-        root != own->root || total > most_bytes * 2 || own->result_used > total ||
+    fy_gathering *own = &process->gathering;
+    uint64_t      number, total;
+    fy_step       step;
+    read_head(reader, &number, &step, &total);
+    size_t left = reader->left;
+    if (!reader->ok || !own->open || !own->sent || number != own->number ||
+        !fy_step_equal(&step, &own->step) || total > most_bytes * 2 || own->result_used > total ||
         left > total - own->result_used) {
         return false;
     }
@@ -331,14 +348,32 @@ static bool is_done(void *context)
 
 static void enter(fy_process *process, uint32_t kind, uint32_t root)
 {
-    fy_gathering *own = &process->gathering;
+    fy_gathering  *own  = &process->gathering;
+    fy_board_slot *slot = &process->board->slots[process->claim];
     own->number++;
-    own->kind        = kind;
-    own->root        = root;
+    own->step        = (fy_step){.joint = fy_joint_now(process->world), .kind = kind, .root = root};
     own->own_used    = 0;
     own->result_used = 0;
     own->sent        = false;
-    atomic_store(&process->board->slots[process->claim].entered, fy_board_word(own->number, kind));
+    atomic_store(&slot->entered, fy_board_word(own->number, FY_ENTERING));
+    atomic_store(&slot->object, own->step.joint.object);
+    atomic_store(&slot->call, (uint64_t)own->step.joint.call << 32 | own->step.joint.path);
+    atomic_store(&slot->entered, fy_board_word(own->number, kind));
+}
+
+static _Atomic uint64_t *entered_of(const fy_process *process, uint32_t rank)
+{
+    return &process->board->slots[process->table[rank].claim].entered;
+}
+
+/* What a rank of this node is in: of the step that `entered` tells both before it and after. */
+static fy_joint joint_on_board(const fy_process *process, uint32_t rank)
+{
+    const fy_board_slot *slot = &process->board->slots[process->table[rank].claim];
+    uint64_t             call = atomic_load(&slot->call);
+    return (fy_joint){.call   = (uint32_t)(call >> 32),
+                      .path   = (uint32_t)call,
+                      .object = atomic_load(&slot->object)};
 }
 
 /* Which rank of this node has not entered the barrier that this rank is in; FERRY_ANY_RANK: none.
@@ -348,7 +383,7 @@ static uint32_t missing_on_board(const fy_process *process)
     const ferry_world *world = process->world;
     for (uint32_t i = 0; i < world->n_local_ranks; i++) {
         uint32_t rank = world->local_ranks[i];
-        uint64_t word = atomic_load(&process->board->slots[process->table[rank].claim].entered);
+        uint64_t word = atomic_load(entered_of(process, rank));
         if (fy_board_number(word) < process->gathering.number) {
             return rank;
         }
@@ -359,7 +394,7 @@ static uint32_t missing_on_board(const fy_process *process)
 static fy_conn *missing_child(fy_process *process, const fy_conn *except)
 {
     for (fy_conn *conn = process->conns; conn != NULL; conn = conn->next) {
-        if (conn != except && takes_part(process, process->gathering.kind, conn) &&
+        if (conn != except && takes_part(process, process->gathering.step.kind, conn) &&
             !part_is_whole(process, conn)) {
             return conn;
         }
@@ -369,8 +404,8 @@ static fy_conn *missing_child(fy_process *process, const fy_conn *except)
 
 static void name_missing(fy_process *process, uint32_t rank)
 {
-    char call[FY_COLLECTIVE_TEXT_BYTES + 32];
-    format_call(&process->gathering, call, sizeof call);
+    char call[CALL_TEXT_BYTES];
+    format_call(&process->gathering, call);
     fy_process_mark_lost(process, rank); /* as the others do when they are told */
     fy_process_fail(process, FERRY_ERR_TIMEOUT, rank, "rank %u has not entered %s for %g s", rank,
                     call, (double)process->entry_ns / 1e9);
@@ -412,7 +447,7 @@ bool fy_collect_query(fy_process *process, fy_conn *conn, fy_reader *reader)
     uint32_t            missing = FERRY_ANY_RANK;
     if (own->number < number) {
         missing = process->rank;
-    } else if (own->number == number && own->kind == FY_BARRIER) {
+    } else if (own->number == number && own->step.kind == FY_BARRIER) {
         missing = missing_on_board(process);
     }
     if (missing != FERRY_ANY_RANK) {
@@ -456,7 +491,7 @@ static ferry_status wait_entered(fy_process *process, fy_bell *bell, fy_ready_fn
     }
     pthread_mutex_lock(&process->lock);
     uint32_t missing =
-        process->gathering.kind == FY_BARRIER ? missing_on_board(process) : FERRY_ANY_RANK;
+        process->gathering.step.kind == FY_BARRIER ? missing_on_board(process) : FERRY_ANY_RANK;
     if (missing != FERRY_ANY_RANK) {
         name_missing(process, missing);
     } else {
@@ -508,17 +543,41 @@ static void check_board(fy_process *process)
     const fy_gathering *own   = &process->gathering;
     for (uint32_t i = 0; i < world->n_local_ranks; i++) {
         uint32_t rank = world->local_ranks[i];
-        uint64_t word = atomic_load(&process->board->slots[process->table[rank].claim].entered);
-        if (fy_board_number(word) == own->number && fy_board_kind(word) != own->kind) {
-            char theirs[FY_COLLECTIVE_TEXT_BYTES], ours[FY_COLLECTIVE_TEXT_BYTES];
-            fy_collective_format(fy_board_kind(word), FERRY_ANY_RANK, theirs);
-            fy_collective_format(own->kind, own->root, ours);
-            fy_process_fail(process, FERRY_ERR_MISUSE, rank,
-                            "rank %u calls %s number %llu where rank %u calls %s: all ranks call "
-                            "the same collectives in the same order",
-                            rank, theirs, (unsigned long long)own->number, process->rank, ours);
+        uint64_t word = atomic_load(entered_of(process, rank));
+        fy_step  its  = {.joint = joint_on_board(process, rank), .kind = fy_board_kind(word)};
+        bool     same = word == atomic_load(entered_of(process, rank));
+        its.root      = own->step.root; /* the tree compares it */
+        if (same && its.kind != FY_ENTERING && fy_board_number(word) == own->number &&
+            !fy_step_equal(&its, &own->step)) {
+            fail_diverged(process, rank, &its);
         }
     }
+}
+
+/*
+ * What ranks bring to a barrier, summed up: who sees it complete sees by one look whether all are
+ * in the same call. Barriers take turns in two sums, of which one is set back before its barrier
+ * ends; nobody is in the next but one before that.
+ */
+static uint64_t mark_of(const fy_gathering *own)
+{
+    return fy_hash_mix((uint64_t)own->step.joint.call << 32 | own->step.joint.path,
+                       own->step.joint.object);
+}
+
+static void bring_mark(fy_process *process)
+{
+    atomic_fetch_add(&process->board->marks[process->barriers % 2], mark_of(&process->gathering));
+}
+
+static bool all_brought_the_same(fy_process *process)
+{
+    uint64_t sum = atomic_exchange(&process->board->marks[process->barriers % 2], 0);
+    if (sum == mark_of(&process->gathering) * process->world->n_local_ranks) {
+        return true;
+    }
+    check_board(process);
+    return !fy_failed(&process->failure);
 }
 
 /* The first look that finds others missing also asks what they do. */
@@ -561,6 +620,9 @@ static void release(fy_process *process)
 static ferry_status lead(fy_process *process, ferry_error *error)
 {
     ferry_status status = wait_entered(process, process->world->bell, all_arrived, error);
+    if (status == FERRY_OK && !all_brought_the_same(process)) {
+        status = fy_failure_get(&process->failure, NULL, error);
+    }
     if (status == FERRY_OK) {
         status = over_tree(process, FY_BARRIER, NULL, 0, error);
     }
@@ -579,6 +641,7 @@ ferry_status fy_collect_barrier(ferry_world *world, ferry_error *error)
     pthread_mutex_lock(&process->lock);
     enter(process, FY_BARRIER, 0);
     pthread_mutex_unlock(&process->lock);
+    bring_mark(process);
     bool last = atomic_fetch_add(&board->arrived, 1) + 1 == target;
     if (process->n_nodes > 1) {
         fy_place place = process->table[process->rank].place;
@@ -590,6 +653,9 @@ ferry_status fy_collect_barrier(ferry_world *world, ferry_error *error)
             fy_bell_ring(&board->slots[process->table[head].claim].bell);
         }
     } else if (last) {
+        if (!all_brought_the_same(process)) {
+            return fy_failure_get(&process->failure, NULL, error);
+        }
         release(process);
         atomic_store(&process->gathering.done, process->gathering.number);
         return fy_failure_get(&process->failure, NULL, error);
@@ -609,7 +675,7 @@ static bool read_lengths(fy_process *process, uint32_t root)
     fy_gathering *own    = &process->gathering;
     fy_reader     reader = fy_reader_of(own->result, own->result_used);
     fy_reader     bytes  = reader;
-    bool          many   = own->kind == FY_ALL_GATHER;
+    bool          many   = own->step.kind == FY_ALL_GATHER;
     fy_read_bytes(&bytes, many ? (size_t)process->n_ranks * 8 : 0);
     for (uint32_t r = 0; r < process->n_ranks; r++) {
         own->lengths[r] = many ? (size_t)fy_read_u64(&reader) : r == root ? own->result_used : 0;

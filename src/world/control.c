@@ -302,6 +302,7 @@ static const struct handler {
     [FY_WIRE_MISSING]  = {fy_collect_missing, TREE},
     [FY_WIRE_ASK]      = {fy_doubt_answer, FROM(NEW)},
     [FY_WIRE_NEWS]     = {fy_news_arrive, FROM(NEW)},
+    [FY_WIRE_WHERE]    = {fy_letter_asked, TREE},
 #undef TREE
 #undef FROM
 };

@@ -6,12 +6,12 @@
 #include <string.h>
 
 enum {
-    HEAD_BYTES  = 12,
+    HEAD_BYTES  = 16,
     MOST_KEPT   = 64 << 20, /* bytes of messages that nobody has received */
     MOST_QUEUED = 4 << 20   /* bytes on one link before a sender waits */
 };
 
-static void keep(fy_process *process, uint32_t from, uint32_t tag, const void *bytes,
+static void keep(fy_process *process, uint32_t from, uint64_t tag, const void *bytes,
                  size_t n_bytes)
 {
     size_t     used   = sizeof(fy_letter) + n_bytes; /* also empty ones take room */
@@ -41,7 +41,7 @@ bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
     const unsigned char *head  = reader->bytes;
     uint32_t             to    = fy_read_u32(reader);
     uint32_t             from  = fy_read_u32(reader);
-    uint32_t             tag   = fy_read_u32(reader);
+    uint64_t             tag   = fy_read_u64(reader);
     const unsigned char *bytes = reader->bytes;
     if (!reader->ok || !atomic_load(&process->tabled) || to >= process->n_ranks ||
         from >= process->n_ranks || reader->left > FERRY_MESSAGE_BYTES) {
@@ -54,6 +54,17 @@ bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
                         bytes, reader->left);
     }
     return true;
+}
+
+static void post(fy_process *process, uint32_t to, uint64_t tag, const void *bytes, size_t n_bytes)
+{
+    unsigned char head[HEAD_BYTES];
+    fy_packer     packer = {.bytes = head};
+    fy_pack_u32(&packer, to);
+    fy_pack_u32(&packer, process->rank);
+    fy_pack_u64(&packer, tag);
+    fy_control_post(process, fy_control_route(process, to), FY_WIRE_SEND, head, packer.used, bytes,
+                    n_bytes);
 }
 
 typedef struct passage {
@@ -78,8 +89,8 @@ static int64_t look_again_ns(void *context)
     return 1000 * 1000;
 }
 
-ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
-                            size_t n_bytes, ferry_error *error)
+ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,
+                            size_t n_bytes, bool waits, ferry_error *error)
 {
     fy_process *process = world->impl;
     if (to == world->rank) {
@@ -90,21 +101,16 @@ ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint32_t tag, const
     }
     passage      way = {.process = process, .to = to};
     ferry_status status =
-        fy_world_wait(world, has_room, look_again_ns, &way, process->entry_ns, error);
+        waits ? fy_world_wait(world, has_room, look_again_ns, &way, process->entry_ns, error)
+              : fy_failure_get(&process->failure, NULL, error);
     if (status != FERRY_OK) {
         return status == FERRY_ERR_TIMEOUT && !fy_failed(&process->failure)
                    ? fy_fail(error, status, "rank %u takes no messages from rank %u", to,
                              world->rank)
                    : status;
     }
-    unsigned char head[HEAD_BYTES];
-    fy_packer     packer = {.bytes = head};
-    fy_pack_u32(&packer, to);
-    fy_pack_u32(&packer, world->rank);
-    fy_pack_u32(&packer, tag);
     pthread_mutex_lock(&process->lock);
-    fy_control_post(process, fy_control_route(process, to), FY_WIRE_SEND, head, packer.used, bytes,
-                    n_bytes);
+    post(process, to, tag, bytes, n_bytes);
     pthread_mutex_unlock(&process->lock);
     return fy_failure_get(&process->failure, NULL, error);
 }
@@ -112,7 +118,7 @@ ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint32_t tag, const
 typedef struct wanted {
     fy_process *process;
     uint32_t    from;
-    uint32_t    tag;
+    uint64_t    tag;
     fy_letter  *found;
 } wanted;
 
@@ -138,7 +144,7 @@ static bool find_letter(void *context)
     return want->found != NULL;
 }
 
-ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint32_t tag, int64_t limit_ns,
+ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint64_t tag, int64_t limit_ns,
                                const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
                                ferry_error *error)
 {
@@ -156,4 +162,91 @@ ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint32_t tag, 
         *from_out = want.found->from;
     }
     return FERRY_OK;
+}
+
+bool fy_letter_take(ferry_world *world, uint32_t from, uint64_t tag, void *buffer, size_t capacity,
+                    size_t *n_bytes_out, uint32_t *from_out)
+{
+    wanted want = {.process = world->impl, .from = from, .tag = tag};
+    if (!find_letter(&want)) {
+        return false;
+    }
+    bool fits = want.found->n_bytes <= capacity;
+    if (fits) {
+        memcpy(buffer, want.found->bytes, want.found->n_bytes);
+        *n_bytes_out = want.found->n_bytes;
+        *from_out    = want.found->from;
+    }
+    fy_free(want.found);
+    return fits;
+}
+
+void fy_letter_forget(ferry_world *world, uint64_t first, uint64_t last)
+{
+    fy_process *process = world->impl;
+    pthread_mutex_lock(&process->lock);
+    fy_letter **at = &process->letters;
+    while (*at != NULL) {
+        fy_letter *letter = *at;
+        if (letter->tag >= first && letter->tag <= last) {
+            *at = letter->next;
+            process->letters_bytes -= sizeof *letter + letter->n_bytes;
+            fy_free(letter);
+        } else {
+            at = &letter->next;
+        }
+    }
+    process->letters_end = at;
+    pthread_mutex_unlock(&process->lock);
+}
+
+/*
+ * Questions: the control thread of who is asked answers them by a letter.
+ */
+
+enum { QUESTION_HEAD_BYTES = 8, QUESTION_BYTES = QUESTION_HEAD_BYTES + FY_QUESTION_BYTES };
+
+void fy_letter_ask(ferry_world *world, uint32_t rank, const fy_question *question)
+{
+    fy_process   *process = world->impl;
+    unsigned char bytes[QUESTION_BYTES];
+    fy_packer     packer = {.bytes = bytes};
+    fy_pack_u32(&packer, rank);
+    fy_pack_u32(&packer, world->rank);
+    fy_pack_u32(&packer, question->kind);
+    fy_pack_u32(&packer, question->number);
+    fy_pack_u64(&packer, question->run);
+    fy_pack_u64(&packer, question->tag);
+    pthread_mutex_lock(&process->lock);
+    fy_control_post(process, fy_control_route(process, rank), FY_WIRE_WHERE, bytes, packer.used,
+                    NULL, 0);
+    pthread_mutex_unlock(&process->lock);
+}
+
+bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_reader *reader)
+{
+    (void)conn;
+    const unsigned char *whole = reader->bytes;
+    size_t               used  = reader->left;
+    uint32_t             to    = fy_read_u32(reader);
+    uint32_t             from  = fy_read_u32(reader);
+    fy_question          asked = {.kind = fy_read_u32(reader), .number = 0};
+    asked.number               = fy_read_u32(reader);
+    asked.run                  = fy_read_u64(reader);
+    asked.tag                  = fy_read_u64(reader);
+    if (!reader->ok || reader->left != 0 || !atomic_load(&process->tabled) ||
+        to >= process->n_ranks || from >= process->n_ranks || asked.tag >> 63 == 0) {
+        return false;
+    }
+    if (to != process->rank) {
+        fy_control_post(process, fy_control_route(process, to), FY_WIRE_WHERE, whole, used, NULL,
+                        0);
+        return true;
+    }
+    fy_answer     answer;
+    unsigned char bytes[FY_ANSWER_BYTES];
+    fy_answer_make(process->world->here, &asked, process->leaving, process->forgive_ns, &answer);
+    fy_answer_pack(&answer, bytes);
+    post(process, from, asked.tag, bytes, sizeof bytes);
+    return true;
 }

@@ -55,8 +55,7 @@ typedef enum fy_role {
 /* A child's part of a collective. */
 typedef struct fy_part {
     uint64_t       number; /* 0: nothing has come yet */
-    uint32_t       kind;
-    uint32_t       root;
+    fy_step        step;
     uint64_t       total; /* bytes that will come */
     unsigned char *bytes;
     size_t         used;
@@ -98,7 +97,7 @@ typedef struct fy_register fy_register;
 typedef struct fy_letter {
     struct fy_letter *next;
     uint32_t          from;
-    uint32_t          tag;
+    uint64_t          tag;
     size_t            n_bytes;
     unsigned char     bytes[];
 } fy_letter;
@@ -113,8 +112,7 @@ typedef struct fy_parcel {
 /* The collective that the calling thread is in, or was in last. */
 typedef struct fy_gathering {
     uint64_t         number; /* counts all collectives of this world, barriers included */
-    uint32_t         kind;
-    uint32_t         root;
+    fy_step          step;
     bool             open; /* entered and not yet done */
     bool             sent; /* this subtree's part has gone up */
     unsigned char   *own;  /* the records of this rank and its children */
@@ -281,6 +279,7 @@ bool fy_collect_down(fy_process *process, fy_conn *conn, fy_reader *reader);
 bool fy_collect_query(fy_process *process, fy_conn *conn, fy_reader *reader);
 bool fy_collect_missing(fy_process *process, fy_conn *conn, fy_reader *reader);
 bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_reader *reader);
 bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
 bool fy_leave_done(fy_process *process, fy_conn *conn, fy_reader *reader);
 
@@ -340,12 +339,16 @@ ferry_status fy_collect_gather(ferry_world *world, fy_collective kind, uint32_t 
                                const size_t **lengths_out, ferry_error *error);
 /* All of the tree, heads or not: the last step of making a world. */
 ferry_status fy_collect_joined(ferry_world *world, ferry_error *error);
-ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
-                            size_t n_bytes, ferry_error *error);
-ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint32_t tag, int64_t limit_ns,
+ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,
+                            size_t n_bytes, bool waits, ferry_error *error);
+ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint64_t tag, int64_t limit_ns,
                                const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
                                ferry_error *error);
-void         fy_leave_world(fy_process *process);
+bool fy_letter_take(ferry_world *world, uint32_t from, uint64_t tag, void *buffer, size_t capacity,
+                    size_t *n_bytes_out, uint32_t *from_out);
+void fy_letter_forget(ferry_world *world, uint64_t first, uint64_t last);
+void fy_letter_ask(ferry_world *world, uint32_t rank, const fy_question *question);
+void fy_leave_world(fy_process *process);
 
 /* news.c: what does not travel by the tree. */
 enum { FY_NEWS_BYTES = 16 + FERRY_ERROR_BYTES };

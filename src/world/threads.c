@@ -28,18 +28,14 @@ static void no_memory_for_all(fy_threads *all, uint64_t bytes)
 }
 
 /* Rank 0 is as right as any: the sentence names one from each side. */
-static bool all_call_the_same(fy_threads *all, uint64_t number)
+static bool all_call_the_same(fy_threads *all)
 {
-    const fy_thread *first = &all->ranks[0];
+    const fy_step *first = &all->ranks[0].step;
     for (uint32_t r = 1; r < all->n_ranks; r++) {
-        const fy_thread *other = &all->ranks[r];
-        if (other->kind != first->kind || other->root != first->root) {
-            char one[FY_COLLECTIVE_TEXT_BYTES], two[FY_COLLECTIVE_TEXT_BYTES];
-            fy_collective_format(first->kind, first->root, one);
-            fy_collective_format(other->kind, other->root, two);
-            all->outcome = fy_fail(&all->sentence, FERRY_ERR_MISUSE,
-                                   "collective call number %llu: rank 0 calls %s, but rank %u %s",
-                                   (unsigned long long)number, one, r, two);
+        if (!fy_step_equal(&all->ranks[r].step, first)) {
+            all->odd     = r;
+            all->outcome = FERRY_ERR_MISUSE;
+            fy_steps_say(&all->ranks[r].step, r, first, 0, all->sentence.message);
             return false;
         }
     }
@@ -66,7 +62,8 @@ static bool make_room(fy_gathered *result, uint64_t bytes)
 static void put_together(fy_threads *all, uint64_t number)
 {
     all->outcome = FERRY_OK;
-    if (!all_call_the_same(all, number) || all->ranks[0].kind == FY_BARRIER) {
+    all->odd     = FERRY_ANY_RANK;
+    if (!all_call_the_same(all) || all->ranks[0].step.kind == FY_BARRIER) {
         return;
     }
     fy_gathered *result = &all->gathered[number % 2];
@@ -145,10 +142,10 @@ static bool blame_who_is_late(ferry_world *world, const entered_call *call)
     const fy_thread *self = &call->all->ranks[world->rank];
     for (uint32_t r = 0; r < world->n_ranks; r++) {
         if (atomic_load(&call->all->ranks[r].entered) < call->number) {
-            char text[FY_COLLECTIVE_TEXT_BYTES];
-            fy_collective_format(self->kind, self->root, text);
+            char text[FY_STEP_TEXT_BYTES];
+            fy_step_format(&self->step, text);
             fy_world_fail(world, FERRY_ERR_TIMEOUT, r,
-                          "rank %u has not entered %s number %llu for %g s", r, text,
+                          "rank %u has not entered %s, collective number %llu, for %g s", r, text,
                           (unsigned long long)call->number, (double)world->settings.entry_ns / 1e9);
             return true;
         }
@@ -179,8 +176,7 @@ static ferry_status meet(ferry_world *world, fy_collective kind, uint32_t root, 
     fy_threads  *all  = fy_threads_of(world);
     fy_thread   *self = &all->ranks[world->rank];
     entered_call call = {.all = all, .number = atomic_load(&self->entered) + 1};
-    self->kind        = kind;
-    self->root        = root;
+    self->step        = (fy_step){.joint = fy_joint_now(world), .kind = kind, .root = root};
     self->bytes       = bytes;
     self->n_bytes     = n_bytes;
     atomic_store(&self->entered, call.number);
@@ -197,6 +193,11 @@ static ferry_status meet(ferry_world *world, fy_collective kind, uint32_t root, 
         }
     }
     *number_out = call.number;
+    if (all->outcome != FERRY_OK && all->odd != FERRY_ANY_RANK) {
+        /* Some of them cannot say so themselves, such as a free: nothing fits together any more. */
+        fy_world_fail(world, all->outcome, all->odd, "%s", all->sentence.message);
+        return fy_failure_get(world->failure, NULL, error);
+    }
     if (all->outcome != FERRY_OK) {
         return fy_fail(error, all->outcome, "%s", all->sentence.message);
     }
@@ -264,6 +265,7 @@ static void release(fy_threads *all)
     }
     for (uint32_t r = 0; r < all->n_ranks; r++) {
         fy_mailbox_cleanup(&all->ranks[r].mail);
+        fy_whereabouts_cleanup(&all->ranks[r].here);
     }
     for (int i = 0; i < 2; i++) {
         fy_free(all->gathered[i].bytes);
@@ -320,6 +322,9 @@ static const fy_world_ops threads_ops = {
     .gather         = threads_gather,
     .send           = fy_threads_send,
     .receive        = fy_threads_receive,
+    .take           = fy_threads_take,
+    .forget         = fy_threads_forget,
+    .ask            = fy_threads_ask,
     .spread_failure = threads_spread_failure,
     .shrink         = fy_threads_shrink,
     .close          = threads_close,
@@ -347,6 +352,7 @@ static fy_threads *new_threads(uint32_t n_ranks)
     init_condition(&all->changed);
     for (uint32_t r = 0; r < n_ranks; r++) {
         fy_mailbox_init(&all->ranks[r].mail);
+        fy_whereabouts_init(&all->ranks[r].here);
     }
     for (int i = 0; i < 2; i++) {
         all->gathered[i].lengths = fy_alloc_zeroed(n_ranks, sizeof(size_t));
@@ -386,6 +392,7 @@ static ferry_status make_handle(const fy_threads_plan *plan, uint32_t rank, fy_t
     world->impl    = own;
     world->epoch   = plan->epoch;
     world->failure = &all->failure;
+    world->here    = &all->ranks[rank].here;
     world->bell    = &all->ranks[rank].bell;
     world->bell_of = threads_bell_of;
     world->pid_of  = threads_pid_of;

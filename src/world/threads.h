@@ -16,7 +16,7 @@ enum { FY_MOST_THREADS = 1024, FY_CACHE_LINE_BYTES = 64 };
 typedef struct fy_letter {
     struct fy_letter *next;
     uint32_t          from;
-    uint32_t          tag;
+    uint64_t          tag;
     size_t            n_bytes;
     unsigned char     bytes[];
 } fy_letter;
@@ -32,13 +32,13 @@ typedef struct fy_mailbox {
 
 /* What the others see of a rank. */
 typedef struct fy_thread {
-    /* How many collective calls it has entered. The four below belong to the last one. */
+    /* How many collective calls it has entered. The three below belong to the last one. */
     _Atomic uint64_t entered;
-    uint32_t         kind;
-    uint32_t         root;
+    fy_step          step;
     const void      *bytes;
     size_t           n_bytes;
     _Atomic bool     left;
+    fy_whereabouts   here;
     bool             shrunk; /* got a smaller world; under the lock */
     fy_bell          bell;
     fy_mailbox       mail;
@@ -61,6 +61,7 @@ typedef struct fy_threads {
     /* Results of calls with even and odd numbers: what one call hands out may go into the next. */
     fy_gathered  gathered[2];
     ferry_status outcome; /* of the last collective call, for all ranks */
+    uint32_t     odd;     /* a rank that made another call than rank 0, or FERRY_ANY_RANK */
     ferry_error  sentence;
 
     pthread_mutex_t         lock; /* of what follows, and of shrunk */
@@ -101,13 +102,17 @@ typedef struct fy_threads_plan {
 ferry_status fy_threads_make(const fy_threads_plan *plan, ferry_world **worlds_out,
                              ferry_error *error);
 
-ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
-                             size_t n_bytes, ferry_error *error);
-ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint32_t tag, int64_t limit_ns,
+ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,
+                             size_t n_bytes, bool waits, ferry_error *error);
+ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint64_t tag, int64_t limit_ns,
                                 const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
                                 ferry_error *error);
-void         fy_mailbox_init(fy_mailbox *mail);
-void         fy_mailbox_cleanup(fy_mailbox *mail);
+bool fy_threads_take(ferry_world *world, uint32_t from, uint64_t tag, void *buffer, size_t capacity,
+                     size_t *n_bytes_out, uint32_t *from_out);
+void fy_threads_forget(ferry_world *world, uint64_t first, uint64_t last);
+void fy_threads_ask(ferry_world *world, uint32_t rank, const fy_question *question);
+void fy_mailbox_init(fy_mailbox *mail);
+void fy_mailbox_cleanup(fy_mailbox *mail);
 
 ferry_status fy_threads_shrink(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                                ferry_error *error);

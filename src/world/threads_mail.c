@@ -47,9 +47,10 @@ static bool append(fy_mailbox *mail, fy_letter *letter)
     return fits;
 }
 
-ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
-                             size_t n_bytes, ferry_error *error)
+ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,
+                             size_t n_bytes, bool waits, ferry_error *error)
 {
+    (void)waits; /* there is room, or there is none */
     fy_thread *receiver = &fy_threads_of(world)->ranks[to];
     if (atomic_load(&receiver->left)) {
         fy_world_fail(world, FERRY_ERR_PEER_LOST, to,
@@ -77,7 +78,7 @@ ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint32_t tag, cons
 }
 
 /* Unlinks the first letter of this sender and tag; NULL if there is none. */
-static fy_letter *take(fy_mailbox *mail, uint32_t from, uint32_t tag)
+static fy_letter *take(fy_mailbox *mail, uint32_t from, uint64_t tag)
 {
     fy_letter *before = NULL;
     pthread_mutex_lock(&mail->lock);
@@ -103,7 +104,7 @@ static fy_letter *take(fy_mailbox *mail, uint32_t from, uint32_t tag)
 typedef struct awaited_letter {
     ferry_world *world;
     uint32_t     from;
-    uint32_t     tag;
+    uint64_t     tag;
     uint64_t     looked_at; /* letters that had come at the last look */
     fy_letter   *letter;
     bool         nobody_left; /* who could still send it */
@@ -143,8 +144,8 @@ static ferry_status not_there(ferry_world *world, const awaited_letter *expected
         snprintf(who, sizeof who, "rank %u", expected->from);
     }
     if (!expected->nobody_left || limit_ns == 0) {
-        return fy_fail(error, FERRY_ERR_TIMEOUT, "no message with tag %u from %s within %g s",
-                       expected->tag, who, (double)limit_ns / 1e9);
+        return fy_fail(error, FERRY_ERR_TIMEOUT, "no message with tag %llu from %s within %g s",
+                       (unsigned long long)expected->tag, who, (double)limit_ns / 1e9);
     }
     if (expected->from != FERRY_ANY_RANK) {
         fy_world_fail(world, FERRY_ERR_PEER_LOST, expected->from,
@@ -158,7 +159,7 @@ static ferry_status not_there(ferry_world *world, const awaited_letter *expected
     return fy_failure_get(world->failure, NULL, error);
 }
 
-ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint32_t tag, int64_t limit_ns,
+ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint64_t tag, int64_t limit_ns,
                                 const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
                                 ferry_error *error)
 {
@@ -169,9 +170,10 @@ ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint32_t tag,
     ferry_status status =
         fy_world_wait(world, is_there, NULL, &expected, only_itself ? 0 : limit_ns, error);
     if (status == FERRY_ERR_TIMEOUT && only_itself && limit_ns != 0) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "rank %u waits for a message with tag %u from itself, which it has not sent",
-                       world->rank, tag);
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "rank %u waits for a message with tag %llu from itself, which it has not sent",
+            world->rank, (unsigned long long)tag);
     }
     bool too_late = status == FERRY_ERR_TIMEOUT && !fy_failed(world->failure);
     if (too_late || (status == FERRY_OK && expected.letter == NULL)) {
@@ -190,4 +192,65 @@ ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint32_t tag,
         *from_out = own->held->from;
     }
     return FERRY_OK;
+}
+
+bool fy_threads_take(ferry_world *world, uint32_t from, uint64_t tag, void *buffer, size_t capacity,
+                     size_t *n_bytes_out, uint32_t *from_out)
+{
+    fy_mailbox *mail   = &fy_threads_of(world)->ranks[world->rank].mail;
+    fy_letter  *letter = take(mail, from, tag);
+    if (letter == NULL) {
+        return false;
+    }
+    bool fits = letter->n_bytes <= capacity;
+    if (fits) {
+        memcpy(buffer, letter->bytes, letter->n_bytes);
+        *n_bytes_out = letter->n_bytes;
+        *from_out    = letter->from;
+    }
+    fy_free(letter);
+    return fits;
+}
+
+void fy_threads_forget(ferry_world *world, uint64_t first, uint64_t last)
+{
+    fy_mailbox *mail = &fy_threads_of(world)->ranks[world->rank].mail;
+    pthread_mutex_lock(&mail->lock);
+    fy_letter **at = &mail->first;
+    mail->last     = NULL;
+    while (*at != NULL) {
+        fy_letter *letter = *at;
+        if (letter->tag >= first && letter->tag <= last) {
+            *at = letter->next;
+            mail->queued_bytes -= letter_bytes(letter);
+            fy_free(letter);
+        } else {
+            mail->last = letter;
+            at         = &letter->next;
+        }
+    }
+    pthread_mutex_unlock(&mail->lock);
+}
+
+/* What the others do is here to be looked at: the answer is this rank's own letter to itself. */
+void fy_threads_ask(ferry_world *world, uint32_t rank, const fy_question *question)
+{
+    fy_threads   *all   = fy_threads_of(world);
+    fy_thread    *asked = &all->ranks[rank];
+    fy_answer     answer;
+    unsigned char bytes[FY_ANSWER_BYTES];
+    fy_answer_make(&asked->here, question, atomic_load(&asked->left), 0, &answer);
+    fy_answer_pack(&answer, bytes);
+    fy_letter *letter = fy_alloc(1, sizeof *letter + sizeof bytes);
+    if (letter == NULL) {
+        return; /* asks again */
+    }
+    *letter = (fy_letter){.from = rank, .tag = question->tag, .n_bytes = sizeof bytes};
+    memcpy(letter->bytes, bytes, sizeof bytes);
+    fy_thread *self = &all->ranks[world->rank];
+    if (!append(&self->mail, letter)) {
+        fy_free(letter);
+        return;
+    }
+    atomic_fetch_add(&self->mail.posted, 1);
 }

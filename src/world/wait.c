@@ -61,6 +61,7 @@ static outcome look(const wait_state *wait)
     if (wait->ready(wait->context)) {
         return READY;
     }
+    fy_works_move(wait->world);
     return fy_failed(wait->world->failure) ? FAILED : WAITING;
 }
 
@@ -142,6 +143,16 @@ static fy_interrupt *interrupt_of(const ferry_world *world)
     return world->is_being_made ? world->settings.interrupt : NULL;
 }
 
+/* How long started runs may be left alone. What moves them on rings this rank's own bell. */
+static int64_t started_ns(const wait_state *wait)
+{
+    enum { OTHER_BELL_NS = 1000000 };
+    int64_t sleep_ns = fy_works_sleep_ns(wait->world);
+    bool    is_own   = wait->bell == wait->world->bell;
+    return sleep_ns == INT64_MAX || is_own || sleep_ns < OTHER_BELL_NS ? sleep_ns
+                                                                       : (int64_t)OTHER_BELL_NS;
+}
+
 static outcome sleep_once(const wait_state *wait)
 {
     fy_interrupt *interrupt = interrupt_of(wait->world);
@@ -150,6 +161,8 @@ static outcome sleep_once(const wait_state *wait)
     }
     int64_t most = wait->sleep_ns == NULL ? INT64_MAX : wait->sleep_ns(wait->context);
     int64_t left = time_left(wait);
+    int64_t runs = started_ns(wait);
+    most         = runs < most ? runs : most;
     if (left == 0) {
         return look(wait) == READY ? READY : TOO_LATE;
     }

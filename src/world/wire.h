@@ -32,6 +32,7 @@ typedef enum fy_wire_type {
     FY_WIRE_ASK      = 17, /* to anybody's door: how far is this world with you? */
     FY_WIRE_STANDING = 18, /* the answer; from a world that has failed also why */
     FY_WIRE_NEWS     = 19, /* to anybody's door: this world has failed, and the tree may be cut */
+    FY_WIRE_WHERE    = 20, /* in the tree: where are you? A small message answers */
 } fy_wire_type;
 
 typedef struct fy_reader {

@@ -6,6 +6,7 @@
 #include "base/sort.h"
 
 #include <stdio.h>
+#include <string.h>
 
 void fy_collective_format(uint32_t kind, uint32_t root, char text[FY_COLLECTIVE_TEXT_BYTES])
 {
@@ -24,6 +25,37 @@ void fy_collective_format(uint32_t kind, uint32_t root, char text[FY_COLLECTIVE_
         snprintf(text, FY_COLLECTIVE_TEXT_BYTES, "collective of kind %u", kind);
         break;
     }
+}
+
+void fy_step_format(const fy_step *step, char text[FY_STEP_TEXT_BYTES])
+{
+    char call[FY_JOINT_TEXT_BYTES], kind[FY_COLLECTIVE_TEXT_BYTES];
+    fy_joint_format(&step->joint, call);
+    fy_collective_format(step->kind, step->root, kind);
+    if (step->joint.call >= FY_N_JOINT_CALLS) {
+        snprintf(text, FY_STEP_TEXT_BYTES, "%s", kind);
+    } else if (step->joint.call == FY_JOINT_BROADCAST) {
+        snprintf(text, FY_STEP_TEXT_BYTES, "ferry_world_broadcast (%s)", kind);
+    } else {
+        snprintf(text, FY_STEP_TEXT_BYTES, "%s", call);
+    }
+}
+
+bool fy_step_equal(const fy_step *a, const fy_step *b)
+{
+    return a->kind == b->kind && a->root == b->root && fy_joint_equal(&a->joint, &b->joint);
+}
+
+void fy_steps_say(const fy_step *odd, uint32_t odd_rank, const fy_step *step, uint32_t rank,
+                  char sentence[FERRY_ERROR_BYTES])
+{
+    char its[FY_STEP_TEXT_BYTES], own[FY_STEP_TEXT_BYTES];
+    fy_step_format(odd, its);
+    fy_step_format(step, own);
+    bool one_call = strcmp(its, own) == 0;
+    snprintf(sentence, FERRY_ERROR_BYTES,
+             "rank %u is in %s where rank %u is in %s%s: " FY_SAME_CALLS, odd_rank, its, rank, own,
+             one_call ? ", at another step of it" : "");
 }
 
 /*
@@ -55,6 +87,8 @@ ferry_status fy_world_new(uint32_t rank, uint32_t n_ranks, fy_settings *settings
     for (uint32_t r = 0; r < n_ranks; r++) {
         world->members[r] = r;
     }
+    world->here = &world->own_here;
+    fy_whereabouts_init(&world->own_here);
     world->settings = *settings;
     *settings       = (fy_settings){0};
     *world_out      = world;
@@ -65,6 +99,9 @@ void fy_world_free(ferry_world *world)
 {
     if (world == NULL) {
         return;
+    }
+    if (world->here != NULL) {
+        fy_whereabouts_cleanup(&world->own_here);
     }
     fy_free(world->members);
     fy_free(world->node_of);

@@ -6,6 +6,7 @@
 #include "world/bell.h"
 #include "world/failure.h"
 #include "world/settings.h"
+#include "world/whereabouts.h"
 
 #include <ferry/world.h>
 
@@ -31,6 +32,22 @@ typedef enum fy_collective {
 enum { FY_COLLECTIVE_TEXT_BYTES = 48 };
 void fy_collective_format(uint32_t kind, uint32_t root, char text[FY_COLLECTIVE_TEXT_BYTES]);
 
+/* A collective, and the joint call that makes it: what ranks compare at a meeting. */
+typedef struct fy_step {
+    fy_joint joint;
+    uint32_t kind;
+    uint32_t root;
+} fy_step;
+
+enum { FY_STEP_TEXT_BYTES = FY_JOINT_TEXT_BYTES + FY_COLLECTIVE_TEXT_BYTES };
+void fy_step_format(const fy_step *step, char text[FY_STEP_TEXT_BYTES]);
+bool fy_step_equal(const fy_step *a, const fy_step *b);
+
+/* The sentence of ranks that are in different calls. */
+#define FY_SAME_CALLS "all ranks make the same calls in the same order"
+void fy_steps_say(const fy_step *odd, uint32_t odd_rank, const fy_step *step, uint32_t rank,
+                  char sentence[FERRY_ERROR_BYTES]);
+
 typedef struct fy_world_ops {
     ferry_status (*barrier)(ferry_world *world, ferry_error *error);
     /*
@@ -40,12 +57,21 @@ typedef struct fy_world_ops {
     ferry_status (*gather)(ferry_world *world, fy_collective kind, uint32_t root, const void *bytes,
                            size_t n_bytes, const void **all_out, const size_t **lengths_out,
                            ferry_error *error);
-    ferry_status (*send)(ferry_world *world, uint32_t to, uint32_t tag, const void *bytes,
-                         size_t n_bytes, ferry_error *error);
+    /* waits: for room on the way, where much is queued. */
+    ferry_status (*send)(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,
+                         size_t n_bytes, bool waits, ferry_error *error);
     /* limit_ns: 0 looks, negative has no limit. */
-    ferry_status (*receive)(ferry_world *world, uint32_t from, uint32_t tag, int64_t limit_ns,
+    ferry_status (*receive)(ferry_world *world, uint32_t from, uint64_t tag, int64_t limit_ns,
                             const void **bytes_out, size_t *n_bytes_out, uint32_t *from_out,
                             ferry_error *error);
+    /* A copy of the first letter that is there; false if none is, or it does not fit. */
+    bool (*take)(ferry_world *world, uint32_t from, uint64_t tag, void *buffer, size_t capacity,
+                 size_t *n_bytes_out, uint32_t *from_out);
+    /* Drops letters with tags from first to last. */
+    void (*forget)(ferry_world *world, uint64_t first, uint64_t last);
+    /* Asks a rank where it is; the answer comes as a letter, also while that rank's thread is
+     * blocked. Never waits. */
+    void (*ask)(ferry_world *world, uint32_t rank, const fy_question *question);
     /*
      * An engine has lost a rank. It may be the orderly end of a world that has failed or ends, of
      * which the news is on its way: only if none comes within a moment the world fails with this
@@ -100,6 +126,9 @@ struct ferry_world {
     uint32_t    local_rank;
     fy_settings settings;
     fy_failure *failure; /* of this process, or shared by the threads of a world */
+    /* What this rank is doing: see whereabouts.h. Threads of a world keep it where all see it. */
+    fy_whereabouts *here;
+    fy_whereabouts  own_here;
     /* What this rank sleeps on. Peers of the node ring it through fy_world_bell. */
     fy_bell *bell;
     /* By rank: the bell of a rank on this node or in this process; NULL for others. */
@@ -127,6 +156,56 @@ void fy_world_remove_parting(ferry_world *world, fy_parting *parting);
 /* This rank goes on in the new one: all partings of the old one are told. Cannot fail, for the
  * others have the new world already. */
 void fy_world_part(ferry_world *old_world, const ferry_world *new_world);
+
+/*
+ * Around every call that all ranks make together, before its first meeting and after its last; they
+ * nest. A meeting is a step at which all ranks wait for all: its number is the same on all.
+ */
+void     fy_joint_enter(ferry_world *world, fy_joint_call call, uint64_t object);
+void     fy_joint_leave(ferry_world *world);
+fy_joint fy_joint_now(ferry_world *world);
+uint64_t fy_meeting_begin(ferry_world *world);
+void     fy_meeting_end(ferry_world *world);
+
+/*
+ * Numbers of things, the same on all ranks: each proposes one, they take the largest, and settle on
+ * it.
+ */
+uint32_t fy_thing_propose(ferry_world *world, fy_thing_kind kind);
+void     fy_thing_settle(ferry_world *world, fy_thing_kind kind, uint32_t number);
+
+/* A thing with runs, from when it has a number until it ends. */
+void fy_work_add(ferry_world *world, fy_work *work, uint32_t number);
+void fy_work_remove(ferry_world *world, fy_work *work);
+/* This rank begins a run; it is over here, and all that it owed is on its way. */
+void fy_work_begin(ferry_world *world, fy_work *work, uint64_t run);
+void fy_work_over(ferry_world *world, fy_work *work);
+/* A thread of this rank waits for the run within a call, until it does not any more. */
+void fy_work_block(ferry_world *world, fy_work *work, fy_joint_call call);
+void fy_work_unblock(ferry_world *world, fy_work *work);
+/* The run was started and is moved on by all waits from here on, or is not any more. */
+void    fy_work_start(ferry_world *world, fy_work *work, bool is_started);
+void    fy_works_move(ferry_world *world);
+int64_t fy_works_sleep_ns(ferry_world *world);
+
+/*
+ * Letters between parts of the library: their tags carry what they are of, so that no two things'
+ * meet, nor a caller's.
+ */
+typedef enum fy_letter_use {
+    FY_LETTER_VOTE = 1,
+    FY_LETTER_VERDICT,
+    FY_LETTER_HALT,
+    FY_LETTER_ANSWER,
+    FY_LETTER_PAIR
+} fy_letter_use;
+
+static inline uint64_t fy_letter_tag(fy_letter_use use, fy_thing_kind kind, uint32_t number,
+                                     uint32_t run)
+{
+    return UINT64_C(1) << 63 | (uint64_t)use << 58 | (uint64_t)kind << 54 |
+           (uint64_t)(number & 0x3fffff) << 32 | run;
+}
 
 static inline bool fy_world_same_node(const ferry_world *world, uint32_t rank)
 {

@@ -326,7 +326,7 @@ static void test_results_go_into_the_next_call(void **state)
     run_ranks("hand on", 5, NULL, hand_on, NULL);
 }
 
-/* Different calls are found out, on every rank, with one sentence; the world goes on. */
+/* Different calls are found out, on every rank, with one sentence; the world has failed. */
 typedef struct mismatch {
     const char *name;
     int         calls[4]; /* by rank: 0 barrier, 1 gather, 2 and more: broadcast from rank n - 2 */
@@ -352,20 +352,30 @@ static void call_differently(rank_thread *self)
     }
     expect(is(self, FERRY_ERR_MISUSE, status, row->says));
     expect(out == self && n == 7);
-    expect(ferry_world_state(self->world, NULL, NULL) == FERRY_OK);
-    expect(ferry_world_barrier(self->world, &self->error) == FERRY_OK);
+    expect(
+        is(self, FERRY_ERR_MISUSE, ferry_world_state(self->world, NULL, &self->error), row->says));
+    expect(is(self, FERRY_ERR_MISUSE, ferry_world_barrier(self->world, &self->error), row->says));
 }
 
 static void test_mismatch(void **state)
 {
     (void)state;
     static mismatch rows[] = {
-        {"kind", {0, 0, 1, 0}, "number 2: rank 0 calls barrier, but rank 2 all-gather"},
-        {"kind", {3, 3, 3, 0}, "number 2: rank 0 calls broadcast from rank 1, but rank 3 barrier"},
+        {"kind",
+         {0, 0, 1, 0},
+         "rank 2 is in ferry_world_all_gather_v where rank 0 is in ferry_world_barrier"},
+        {"kind",
+         {3, 3, 3, 0},
+         "rank 3 is in ferry_world_barrier where rank 0 is in ferry_world_broadcast (broadcast "
+         "from "
+         "rank 1)"},
         {"root",
          {2, 3, 2, 2},
-         "number 2: rank 0 calls broadcast from rank 0, but rank 1 broadcast from rank 1"},
-        {"all", {0, 1, 2, 3}, "number 2: rank 0 calls barrier, but rank 1 all-gather"},
+         "rank 1 is in ferry_world_broadcast (broadcast from rank 1) where rank 0 is in "
+         "ferry_world_broadcast (broadcast from rank 0)"},
+        {"all",
+         {0, 1, 2, 3},
+         "rank 1 is in ferry_world_all_gather_v where rank 0 is in ferry_world_barrier"},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         run_ranks(rows[i].name, 4, NULL, call_differently, &rows[i]);
@@ -712,7 +722,7 @@ static void enter_late(rank_thread *self)
         }
     }
     expect(is(self, FERRY_ERR_TIMEOUT, ferry_world_barrier(self->world, &self->error),
-              "rank 0 has not entered barrier number 1 for 0.02 s"));
+              "rank 0 has not entered ferry_world_barrier, collective number 1, for 0.02 s"));
     expect(ferry_world_state(self->world, &named, NULL) == FERRY_ERR_TIMEOUT && named == 0);
 }
 

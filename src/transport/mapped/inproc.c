@@ -100,12 +100,17 @@ static ferry_status open_inproc(const fy_host *host, void **state_out, ferry_err
     if (status == FERRY_OK) {
         status = fy_votes_status(&votes, error);
     }
+    const void *rank_0 = status == FERRY_OK ? fy_votes_next(&votes, 0, &at, &n_bytes) : NULL;
+    if (status == FERRY_OK && n_bytes != sizeof state->common) {
+        status =
+            fy_fail(error, FERRY_ERR_EXCHANGE, "engine inproc: rank 0 gave %zu bytes", n_bytes);
+    }
     if (status != FERRY_OK) {
         leave(shared, host->n_ranks); /* only rank 0 has it */
         fy_free(state);
         return status;
     }
-    memcpy(&state->common, fy_votes_next(&votes, 0, &at, &n_bytes), sizeof state->common);
+    memcpy(&state->common, rank_0, sizeof state->common);
     state->world = host->world;
     *state_out   = state;
     return FERRY_OK;
