@@ -5,6 +5,25 @@
 #include <ferry/group.h>
 
 #include <stdbool.h>
+#include <stdint.h>
+
+/* The ranks first, first + stride, ..., n of them; the stride of one rank means nothing. */
+typedef struct fy_group_run {
+    uint32_t first;
+    uint32_t n;
+    int64_t  stride;
+} fy_group_run;
+
+/*
+ * The ranks of all runs, one behind the other. Runs may come from anywhere: one that is empty,
+ * leaves the ranks there can be or meets another is FERRY_ERR_INVALID_INPUT.
+ */
+ferry_status fy_group_create_runs(const fy_group_run *runs, size_t n_runs, ferry_group **group_out,
+                                  ferry_error *error);
+
+/* Equal groups have equal runs, however they were made. */
+size_t       fy_group_run_count(const ferry_group *group);
+fy_group_run fy_group_run_at(const ferry_group *group, size_t index);
 
 /* Nobody can be chosen from a group without ranks: it counts as none. NULL is allowed. */
 static inline ferry_group *fy_group_or_none(ferry_group *group)

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "model/group.h"
 
-static bool number_of(fy_group_table *table, ferry_group *group, uint32_t *number_out)
+bool fy_group_table_find(fy_group_table *table, ferry_group *group, uint32_t *number_out)
 {
     fy_index_cursor c = fy_index_first(&table->index, fy_group_hash(group));
     for (; c.value != FY_INDEX_NONE; fy_index_next(&table->index, &c)) {
@@ -35,7 +35,7 @@ bool fy_group_table_number(fy_group_table *table, const ferry_param_metadata *me
             continue;
         }
         if (groups[i] != table->last[i]) {
-            if (!number_of(table, groups[i], &table->last_number[i])) {
+            if (!fy_group_table_find(table, groups[i], &table->last_number[i])) {
                 return false;
             }
             table->last[i] = groups[i];

@@ -24,6 +24,9 @@ typedef struct fy_group_table {
 bool fy_group_table_number(fy_group_table *table, const ferry_param_metadata *metadata,
                            uint32_t numbers_out[FY_N_ROLES]);
 
+/* The same for one group. */
+bool fy_group_table_find(fy_group_table *table, ferry_group *group, uint32_t *number_out);
+
 void fy_group_table_cleanup(fy_group_table *table);
 
 #endif

@@ -263,15 +263,32 @@ static const fy_outline *find_or_add(fy_outlines *set, draft *d, const fy_outlin
     return add(set, d, hash);
 }
 
-/* The groups that a draft has numbered, retained. */
-static void take_groups(draft *d, fy_said *said)
+/* The group of the set that equals it. */
+static ferry_group *share_group(fy_outlines *set, ferry_group *group)
+{
+    uint32_t number;
+    size_t   n = set->groups.n_groups;
+    if (!fy_group_table_find(&set->groups, group, &number)) {
+        return NULL;
+    }
+    if (set->groups.n_groups > n) {
+        ferry_group_retain(group); /* it is the first of its kind */
+    }
+    return set->groups.groups[number - 1];
+}
+
+/* The groups that a draft has numbered, as all ranks share them. */
+static bool take_groups(fy_outlines *set, draft *d, fy_said *said)
 {
     for (size_t i = 0; i < d->groups.n_groups; i++) {
-        ferry_group_retain(d->groups.groups[i]);
+        d->groups.groups[i] = share_group(set, d->groups.groups[i]);
+        if (d->groups.groups[i] == NULL) {
+            return false;
+        }
     }
     said->groups     = d->groups.groups;
-    said->n_groups   = d->groups.n_groups;
     d->groups.groups = NULL;
+    return true;
 }
 
 ferry_status fy_outlines_take(fy_outlines *set, const ferry_model *model, const fy_outline *guess,
@@ -281,11 +298,11 @@ ferry_status fy_outlines_take(fy_outlines *set, const ferry_model *model, const 
     ferry_status status = draft_model(&d, model, error);
     if (status == FERRY_OK) {
         const fy_outline *outline = find_or_add(set, &d, guess);
-        if (outline == NULL) {
+        fy_said           said    = {.outline = outline, .n_groups = d.groups.n_groups};
+        if (outline == NULL || !take_groups(set, &d, &said)) {
             status = fy_fail_no_memory(error, "the parameters of a rank");
         } else {
-            said_out->outline = outline;
-            take_groups(&d, said_out);
+            *said_out = said;
         }
     }
     draft_cleanup(&d);
@@ -302,14 +319,15 @@ void fy_outlines_cleanup(fy_outlines *set)
     fy_free(set->kinds);
     fy_index_cleanup(&set->kind_index);
     fy_arena_cleanup(&set->arena);
+    for (size_t i = 0; i < set->groups.n_groups; i++) {
+        ferry_group_release(set->groups.groups[i]);
+    }
+    fy_group_table_cleanup(&set->groups);
     *set = (fy_outlines){0};
 }
 
 void fy_said_cleanup(fy_said *said)
 {
-    for (size_t i = 0; i < said->n_groups; i++) {
-        ferry_group_release(said->groups[i]);
-    }
     fy_free(said->groups);
     *said = (fy_said){0};
 }

@@ -23,7 +23,7 @@ typedef struct fy_outline {
     size_t            n_params;
 } fy_outline;
 
-/* The model of a rank: an outline and the groups that it has there, which are retained. */
+/* The model of a rank: an outline and the groups that it has there, of those that all share. */
 typedef struct fy_said {
     const fy_outline *outline; /* NULL: there is no model */
     ferry_group     **groups;
@@ -43,7 +43,8 @@ typedef struct fy_outlines {
     size_t            n_kinds;
     size_t            kind_capacity;
     fy_index          kind_index;
-    fy_arena          arena; /* lists of the kinds */
+    fy_arena          arena;  /* lists of the kinds */
+    fy_group_table    groups; /* distinct ones, retained: ranks share them */
 } fy_outlines;
 
 /*

@@ -72,12 +72,27 @@ const char *fy_read_text(fy_reader *in, size_t *length_out)
     return text;
 }
 
+/* Small numbers of either sign stay small. */
+static uint64_t fold_sign(int64_t value)
+{
+    return value < 0 ? (uint64_t)-value * 2 - 1 : (uint64_t)value * 2;
+}
+
+static int64_t unfold_sign(uint64_t folded)
+{
+    return folded % 2 == 1 ? -(int64_t)(folded / 2) - 1 : (int64_t)(folded / 2);
+}
+
+/* As runs: a group is nearly always one, be it of ten ranks or of ten thousand. */
 static void pack_group(const ferry_group *group, fy_pack *out)
 {
-    size_t n = ferry_group_size(group);
+    size_t n = fy_group_run_count(group);
     fy_pack_number(out, n);
     for (size_t i = 0; i < n; i++) {
-        fy_pack_number(out, ferry_group_rank_at(group, i));
+        fy_group_run run = fy_group_run_at(group, i);
+        fy_pack_number(out, run.first);
+        fy_pack_number(out, run.n);
+        fy_pack_number(out, fold_sign(run.stride));
     }
 }
 
@@ -180,33 +195,38 @@ typedef struct group_list {
     size_t        capacity;
 } group_list;
 
+static ferry_status unpack_group(fy_reader *in, group_list *list, ferry_error *error)
+{
+    /* Every run takes three bytes at least: what is left bounds the allocation. */
+    uint64_t      n_runs = fy_read_number(in, (uint64_t)(in->end - in->at) / 3);
+    fy_group_run *runs   = fy_alloc((size_t)n_runs, sizeof *runs);
+    ferry_status  status = FERRY_OK;
+    if (runs == NULL || !fy_reserve((void **)&list->groups, &list->capacity, list->n_groups + 1,
+                                    sizeof(ferry_group *))) {
+        fy_free(runs);
+        return fy_fail_no_memory(error, "the groups of a model");
+    }
+    for (uint64_t i = 0; i < n_runs; i++) {
+        runs[i].first  = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
+        runs[i].n      = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS);
+        runs[i].stride = unfold_sign(fy_read_number(in, UINT64_C(2) * FERRY_MAX_RANKS));
+    }
+    if (!in->failed) {
+        status = fy_group_create_runs(runs, (size_t)n_runs, &list->groups[list->n_groups], error);
+        list->n_groups += status == FERRY_OK;
+    }
+    fy_free(runs);
+    return status;
+}
+
 static ferry_status unpack_groups(fy_reader *in, group_list *list, ferry_error *error)
 {
-    uint64_t n_groups = fy_read_number(in, (uint64_t)(in->end - in->at));
-    for (uint64_t g = 0; g < n_groups && !in->failed; g++) {
-        /* Every rank takes at least a byte: what is left bounds the allocation. */
-        uint64_t  n_ranks = fy_read_number(in, (uint64_t)(in->end - in->at));
-        uint32_t *ranks   = fy_alloc((size_t)n_ranks, sizeof *ranks);
-        if (ranks == NULL || !fy_reserve((void **)&list->groups, &list->capacity,
-                                         list->n_groups + 1, sizeof(ferry_group *))) {
-            fy_free(ranks);
-            return fy_fail_no_memory(error, "the groups of a model");
-        }
-        for (uint64_t i = 0; i < n_ranks; i++) {
-            ranks[i] = (uint32_t)fy_read_number(in, FERRY_MAX_RANKS - 1);
-        }
-        ferry_status status = FERRY_OK;
-        if (!in->failed) {
-            status =
-                ferry_group_create(ranks, (size_t)n_ranks, &list->groups[list->n_groups], error);
-            list->n_groups += status == FERRY_OK;
-        }
-        fy_free(ranks);
-        if (status != FERRY_OK) {
-            return status;
-        }
+    uint64_t     n_groups = fy_read_number(in, (uint64_t)(in->end - in->at));
+    ferry_status status   = FERRY_OK;
+    for (uint64_t g = 0; g < n_groups && !in->failed && status == FERRY_OK; g++) {
+        status = unpack_group(in, list, error);
     }
-    return FERRY_OK;
+    return status;
 }
 
 static const char *unpack_name(fy_reader *in, fy_arena *arena, bool *failed)

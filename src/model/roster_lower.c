@@ -317,6 +317,20 @@ static ferry_status lower_holders(roster_lowering *l, uint32_t n_cells, uint32_t
                               : status;
 }
 
+/* Every part costs memory, but a group of millions of ranks is three numbers in a message. */
+static ferry_status check_group_size(const roster_lowering *l, const ferry_param_metadata *m,
+                                     uint32_t n_parts, ferry_error *error)
+{
+    uint32_t n_ranks = l->gathering.roster->n_ranks;
+    if (n_parts <= n_ranks) {
+        return FERRY_OK;
+    }
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   "%s: rank %u says that %u ranks share it in its tensor-parallel group, but the "
+                   "world has %u",
+                   fy_metadata_name(m), m->owner_rank, n_parts, n_ranks);
+}
+
 static ferry_status place_side(roster_lowering *l, uint32_t tensor, int side, bool replicated,
                                uint32_t *placement_out, ferry_error *error)
 {
@@ -338,7 +352,10 @@ static ferry_status place_side(roster_lowering *l, uint32_t tensor, int side, bo
     const fy_seed              *seed    = NULL;
     uint32_t                    n_parts =
         first->is_tp ? (uint32_t)ferry_group_size(first->tensor_parallel_group_ranks) : 1;
-    status = find_parts(l, n_parts, error);
+    status = check_group_size(l, first, n_parts, error);
+    if (status == FERRY_OK) {
+        status = find_parts(l, n_parts, error);
+    }
     if (status == FERRY_OK) {
         status = lower_layout(l, n_parts, &layout, error);
     }
