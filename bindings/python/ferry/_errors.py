@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 
 class Error(RuntimeError):
@@ -72,9 +74,26 @@ class LimitExceeded(Error):
 
 
 class FileError(Error, OSError):
-    """A file could not be read or written."""
+    """A file could not be read or written: ``filename``, and ``errno`` where the system says why.
+
+    One that is not there is a ``FileNotFoundError`` too.
+    """
 
     status = "ERR_IO"
+
+    def __init__(self, message: str = "", **about: Any) -> None:
+        super().__init__(message, **about)
+        self.errno, self.filename, self.strerror = _reason_of(message)
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class _FileMissing(FileError, FileNotFoundError):
+    pass
+
+
+_FileMissing.__name__ = _FileMissing.__qualname__ = "FileError"
 
 
 class DigestMismatch(Error):
@@ -143,6 +162,10 @@ _CLASSES = (
 )  # fmt: skip
 _BY_STATUS = {cls.status: cls for cls in _CLASSES}
 
+# What people see is where the names are public.
+for _class in (Error, _FileMissing, *_CLASSES):
+    _class.__module__ = "ferry"
+
 _TENSOR = re.compile(
     r'(?:tensor|parameter|param|destination|source) "([^"]+)"|^"([^"]+)"(?::| differs)'
 )
@@ -169,9 +192,34 @@ def _slice_of(message: str) -> Optional[str]:
     return None if found is None else found.group(1)
 
 
+def _reason_of(message: str) -> Tuple[Optional[int], Optional[str], Optional[str]]:
+    """errno, path and the system's words of a sentence "PATH: cannot be ...: WORDS"."""
+    words = message.rpartition(": ")[2]
+    number = next((one for one in errno.errorcode if os.strerror(one) == words), None)
+    found = re.match(r"(.+?): ", message)
+    return number, None if found is None else found.group(1), words if number else None
+
+
+# The library's sentences name functions of C; ours end in the same word.
+_C_NAME = re.compile(r"\bferry_(?:service|world|mixed_comm|request|plan|ledger)_([a-z_]+)\b(?:\(\))?")
+_C_WORDS = (
+    ("ferry_tensors_add_pair", "a pair (front, back)"),
+    ("pass options.transport", "give transport=, a RemoteCopyService"),
+)
+
+
+def _in_python(sentence: str) -> str:
+    for of_c, word in _C_WORDS:
+        sentence = sentence.replace(of_c, word)
+    return _C_NAME.sub(r"\1()", sentence)
+
+
 def of_status(number: int, sentence: str) -> Error:
     """The exception for a status of the C library."""
     from . import _ferry
 
     name = _ferry.status_names().get(number, "ERR_UNKNOWN")
-    return _BY_STATUS.get(name, Error)(sentence)
+    made = _BY_STATUS.get(name, Error)(_in_python(sentence))
+    if isinstance(made, FileError) and made.errno == errno.ENOENT:
+        return _FileMissing(made.args[0])
+    return made

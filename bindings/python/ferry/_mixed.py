@@ -17,6 +17,7 @@ from ._world import world as default_world
 
 if TYPE_CHECKING:
     from ._ferry import World
+    from ._service import RemoteCopyService
 
 
 class MixedCommOp(IntEnum):
@@ -146,7 +147,10 @@ class MixedCommHandler(_ferry.MixedComm):
     one of; by default that of :func:`ferry.world`. ``deterministic`` keeps one tree of sums in all
     modes, sizes and runs. ``tune_file`` names a saved table to use instead of measuring,
     ``autotune_bytes`` the largest piece that is measured; ``engines`` chooses the transport. With
-    ``only_construct`` the ``init_`` methods are the caller's to call.
+    ``only_construct`` the ``init_`` methods are the caller's to call. ``should_init_nvshmem=False``
+    leaves the opening of what carries bytes between nodes to the caller: ``transport`` is a
+    :class:`ferry.RemoteCopyService` of the same world that was initialised, whose transport the
+    handler uses; shut the handler down before it is finalized.
 
     >>> import array, ferry
     >>> with ferry.MixedCommHandler(0, 1, 0, 1, 0, 1, None, None, None, None, "f32", "cpu",
@@ -185,6 +189,7 @@ class MixedCommHandler(_ferry.MixedComm):
         engines: Optional[str] = None,
         autotune_bytes: Optional[int] = None,
         only_construct: bool = False,
+        transport: Optional["RemoteCopyService"] = None,
     ) -> None:
         _check_device(device)
         self.dtype = dtype
@@ -224,6 +229,7 @@ class MixedCommHandler(_ferry.MixedComm):
                 only_construct=only_construct,
                 engines=engines,
                 tune_file=None if tune_file is None else os.fspath(tune_file),
+                transport=None if transport is None else transport._own(),
             )
         except BaseException:
             if self._own_world is not None:

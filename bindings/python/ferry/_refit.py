@@ -23,6 +23,7 @@ __all__ = ["Refit", "RefitResult", "agree", "refit"]
 Shards = Optional[Mapping[str, Any]]
 Part = Tuple[Any, Shards, Shards]  # what plan() takes, sources, destinations
 Task = Tuple[int, Any, int, str]  # id, tensor, peer, name
+Watched = Callable[[], Mapping[str, Any]]
 
 # Task ids of the parts of a refit: each part has this many of its own.
 PART_IDS = 1 << 40
@@ -86,12 +87,6 @@ def _heard(rank: int, text: bytes) -> Error:
 
 # The caller's shards against what the plan expects.
 
-def _shape_of(tensor: Any) -> Tuple[int, ...]:
-    if hasattr(tensor, "shape"):
-        return tuple(int(extent) for extent in tensor.shape)
-    return tuple(memoryview(tensor).shape or ())
-
-
 def dtype_name(dtype: Any) -> str:
     """In ferry's words, or "" where it has none."""
     try:
@@ -100,119 +95,65 @@ def dtype_name(dtype: Any) -> str:
         return ""
 
 
-def _dtype_of(tensor: Any) -> str:
-    if hasattr(tensor, "dtype"):
-        return dtype_name(tensor.dtype)
-    return "u8" if memoryview(tensor).itemsize == 1 else ""
-
-
-def _bytes_of(tensor: Any) -> int:
-    return int(tensor.nbytes) if hasattr(tensor, "nbytes") else memoryview(tensor).nbytes
-
-
-def _is_contiguous(tensor: Any) -> bool:
-    if hasattr(tensor, "is_contiguous"):
-        return bool(tensor.is_contiguous())
-    if hasattr(tensor, "flags") and hasattr(tensor.flags, "c_contiguous"):
-        return bool(tensor.flags.c_contiguous)
-    return hasattr(tensor, "shape") or memoryview(tensor).c_contiguous
-
-
-def _check(side: int, rank: int, name: str, tensor: Any, shard: "Shard") -> None:
-    """Raises unless the tensor is what the plan expects, or as many bytes in one row."""
-    shape, dtype = shard.shape, shard.dtype
-    expected = f"the plan expects {list(shape)} of {dtype} here ({shard.bytes} bytes)"
+def _check(side: int, rank: int, name: str, tensor: Any, shard: "Shard") -> bool:
+    """Raises unless the tensor is what the plan expects, or as many bytes in one row. Whether it is
+    contiguous."""
+    expected = f"the plan expects {list(shard.shape)} of {shard.dtype} here ({shard.bytes} bytes)"
     about = f'{_SIDES[side]} tensor "{name}" on rank {rank}'
     if tensor is None:
         raise InvalidInput(f"{about} is missing: {expected}", tensor=name, ranks=(rank,))
-    if isinstance(tensor, int):
-        return  # a pointer: the caller answers for it
-    found_shape, found_dtype = _shape_of(tensor), _dtype_of(tensor)
-    if found_dtype == "u8" and len(found_shape) == 1 and found_shape[0] == shard.bytes:
-        if _is_contiguous(tensor):
-            return
-    if shard.flat is not None and (math.prod(found_shape),) == shape and _is_contiguous(tensor):
-        found_shape = shape
-    if found_shape != shape:
+    if isinstance(tensor, int) and not isinstance(tensor, bool):
+        return True  # a pointer: the caller answers for it
+    shape, dtype, n_bytes, contiguous = _ferry.view_of(tensor, name, side == 1)
+    if dtype == "u8" and shape == (shard.bytes,) and contiguous:
+        return True
+    if shard.flat is not None and (math.prod(shape),) == shard.shape and contiguous:
+        shape = shard.shape
+    if shape != shard.shape:
         raise InvalidInput(
-            f"{about} has the shape {list(found_shape)}: {expected}", tensor=name, ranks=(rank,)
+            f"{about} has the shape {list(shape)}: {expected}", tensor=name, ranks=(rank,)
         )
-    # Of a dtype that ferry has no name for, only the size can be checked.
-    if found_dtype != dtype and (found_dtype or _bytes_of(tensor) != shard.bytes):
+    # Where the plan only counts bytes, schedule compares what both ends mean by them.
+    if dtype != shard.dtype and not (shard.dtype.startswith("bytes:") and n_bytes == shard.bytes):
         raise InvalidInput(
-            f"{about} is of {found_dtype or tensor.dtype}: {expected}; a view of it as one row of "
+            f"{about} is of {dtype}{_unnamed(dtype)}: {expected}; a view of it as one row of "
             f"{shard.bytes} u8 is taken too",
             tensor=name,
             ranks=(rank,),
         )
+    return contiguous
 
 
-class _Flat:
-    """A range of a row-major shard: boxes are given in the shard, whose elements from ``begin`` on
-    the memory holds."""
-
-    def __init__(self, row: Any, shape: Sequence[int], begin: int) -> None:
-        self._row, self._begin = row, begin
-        self._strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
-
-    def __getitem__(self, box: Tuple[slice, ...]) -> Any:
-        shape = [one.stop - one.start for one in box]
-        at = sum(one.start * stride for one, stride in zip(box, self._strides)) - self._begin
-        if hasattr(self._row, "as_strided"):
-            return self._row.as_strided(shape, self._strides, self._row.storage_offset() + at)
-        from numpy.lib.stride_tricks import as_strided
-
-        size = self._row.itemsize
-        return as_strided(self._row[at:], shape, [stride * size for stride in self._strides])
+def _bytes_of(tensor: Any) -> int:
+    return int(_ferry.view_of(tensor, None, False)[2])
 
 
-def _sliceable(tensor: Any, shard: "Shard", name: str) -> Any:
-    """Something whose ``[box]`` is a view, for any box of a move."""
-    if isinstance(tensor, tuple):
-        raise Unsupported(
-            f'tensor "{name}" is a pair to swap, which needs contiguous shards on all ranks and '
-            "one pair of meshes",
-            tensor=name,
-        )
-    if not hasattr(tensor, "reshape"):
-        tensor = _array(tensor, shard, name)
-    count = math.prod(shard.shape)
-    if shard.bytes % count != 0:
+def _unnamed(dtype: str) -> str:
+    return "" if dtype_name(dtype) else ", which ferry has no name for"
+
+
+def _box(shard: "Shard", name: str) -> Tuple[Any, ...]:
+    """What the service must know of a shard to take boxes of it: see service_register.c."""
+    n_elements = math.prod(shard.shape)
+    if shard.bytes % n_elements != 0:
         raise Unsupported(
             f'tensor "{name}" has several elements in a byte: give contiguous shards on all ranks',
             tensor=name,
         )
-    if shard.flat is None:
-        if _shape_of(tensor) == shard.shape:
-            return tensor
-        return tensor.reshape(shard.shape + (shard.bytes // count,))
-    row = tensor.reshape(-1)
-    if _bytes_of(row) // _shape_of(row)[0] != shard.bytes // count:
-        raise InvalidInput(
-            f'flat tensor "{name}" is given as bytes beside tensors that are not contiguous: '
-            "give it in its own dtype",
-            tensor=name,
-        )
-    return _Flat(row, shard.full_shape, shard.flat[0])
+    dtype = None if shard.dtype.startswith("bytes:") else shard.dtype
+    first = 0 if shard.flat is None else shard.flat[0]
+    shape = shard.full_shape if shard.flat is not None else shard.shape
+    return (dtype, tuple(shape), shard.bytes // n_elements, first)
 
 
-def _array(tensor: Any, shard: "Shard", name: str) -> Any:
-    try:
-        import numpy
-    except ImportError:
-        numpy = None  # type: ignore[assignment,unused-ignore]
-    if numpy is None or isinstance(tensor, int):
-        raise InvalidInput(
-            f'tensor "{name}" is a {type(tensor).__name__}, of which no boxes can be taken, and '
-            "another tensor is not contiguous: give torch or numpy tensors",
-            tensor=name,
-        )
-    array: Any = numpy.frombuffer(tensor, dtype=numpy.uint8)
-    return array
-
-
-def _views(expected: Mapping[str, Any], shards: Mapping[str, Any]) -> Dict[str, Any]:
-    return {name: _sliceable(tensor, expected[name], name) for name, tensor in shards.items()}
+def _piece(
+    task: int, peer: int, name: str, boxes: Mapping[str, Any], box: Sequence[slice]
+) -> Tuple[Any, ...]:
+    tensor, of_shard = boxes[name]
+    begin = tuple(one.start for one in box)
+    return (
+        task, tensor, peer, name, *of_shard, begin, tuple(one.stop - one.start for one in box)
+    )  # fmt: skip
 
 
 def _joined(digests: Sequence[str]) -> str:
@@ -252,10 +193,12 @@ class Refit:
         subset: Optional[str] = None,
         replica: str = "balanced",
         progress: Optional[Callable[[Any], Any]] = None,
+        watched: Sequence[Watched] = (),
         **options: Any,
     ) -> None:
         parts = [(spec, source, destination)]
-        self._open(parts, world, {"subset": subset, "replica": replica}, progress, options)
+        how = {"subset": subset, "replica": replica}
+        self._open(parts, world, how, progress, watched, options)
 
     @classmethod
     def of_parts(
@@ -265,11 +208,16 @@ class Refit:
         world: Optional["World"] = None,
         replica: str = "balanced",
         progress: Optional[Callable[[Any], Any]] = None,
+        watched: Sequence[Watched] = (),
         **options: Any,
     ) -> "Refit":
-        """Several specs, each with its own sources and destinations, that run as one."""
+        """Several specs, each with its own sources and destinations, that run as one.
+
+        Tensors that are given are looked at before each run: whether their memory was replaced.
+        Where parts of others are given, ``watched`` are functions that return those, by name.
+        """
         self = cls.__new__(cls)
-        self._open(parts, world, {"replica": replica}, progress, options)
+        self._open(parts, world, {"replica": replica}, progress, watched, options)
         return self
 
     @classmethod
@@ -279,10 +227,12 @@ class Refit:
         *,
         world: Optional["World"] = None,
         progress: Optional[Callable[[Any], Any]] = None,
+        watched: Sequence[Watched] = (),
         **options: Any,
     ) -> "Refit":
         """What another planner made: this rank's sends and receives, each an id that is unique for
-        its pair of ranks, a tensor (of any strides), the other rank, and a name for sentences."""
+        its pair of ranks, a tensor (of any strides), the other rank, and a name for sentences.
+        ``watched`` is that of :meth:`of_parts`."""
         self = cls.__new__(cls)
         self._begin(world, options)
         sent: List[int] = []
@@ -293,6 +243,7 @@ class Refit:
             sent.append(sum(_bytes_of(tensor) for _, tensor, to, _ in sends if to != rank))
             sent.append(sum(_bytes_of(tensor) for _, tensor, to, _ in sends if to == rank))
             self._register(sends, receives)
+            self._watch(watched)
             ids = sorted((task, to, _bytes_of(tensor)) for task, tensor, to, _ in sends)
             return json.dumps([*sent, hashlib.blake2b(repr(ids).encode()).hexdigest()]).encode()
 
@@ -318,6 +269,8 @@ class Refit:
         self._world: "World" = world
         self._plans: List["Plan"] = []
         self._shards: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
+        self._watched: List[Tuple[Watched, Dict[str, Any]]] = []
+        self._before: Any = None  # the given service's progress callback
         self._moved = self._local = 0
         self._digest = ""
 
@@ -327,10 +280,11 @@ class Refit:
         world: Optional["World"],
         how: Dict[str, Any],
         progress: Optional[Callable[[Any], Any]],
+        watched: Sequence[Watched],
         options: Dict[str, Any],
     ) -> None:
         self._begin(world, options)
-        looked = agree(self._world, lambda: self._look(parts, how))
+        looked = agree(self._world, lambda: self._look(parts, how, watched))
         self._compare(looked)
         self._moved = sum(made.moved_bytes for made in self._plans)
         self._local = sum(made.local_bytes for made in self._plans)
@@ -357,6 +311,7 @@ class Refit:
             said = agree(self._world, register)
             self._service.schedule()
             if progress is not None:
+                self._before = (self._service._report,)
                 self._service.set_progress(progress)
             return said
         except BaseException as error:
@@ -365,7 +320,9 @@ class Refit:
 
     # Planning: nothing of it talks.
 
-    def _look(self, parts: Sequence[Part], how: Dict[str, Any]) -> bytes:
+    def _look(
+        self, parts: Sequence[Part], how: Dict[str, Any], watched: Sequence[Watched]
+    ) -> bytes:
         from ._plan import plan
 
         contiguous = True
@@ -379,29 +336,51 @@ class Refit:
             self._plans.append(made)
             kept: Tuple[Dict[str, Any], Dict[str, Any]] = ({}, {})
             for side, given in enumerate(sides):
-                contiguous = self._take(made, side, given or {}, kept[side]) and contiguous
+                given = {} if given is None else given
+                contiguous = self._take(made, side, given, kept[side]) and contiguous
             self._shards.append(kept)
+        self._watch(watched)
         self._digest = _joined([str(made.digest) for made in self._plans])
         return self._digest.encode() + (b"c" if contiguous else b"s")
 
-    def _take(self, made: "Plan", side: int, given: Mapping[str, Any], kept: Any) -> bool:
+    def _take(self, made: "Plan", side: int, given: Any, kept: Any) -> bool:
         """Keeps what the plan wants of a side; whether all of it is contiguous."""
         rank, contiguous = self._world.rank, True
+        if not isinstance(given, Mapping):
+            raise InvalidInput(
+                f"the {_SIDES[side]} is of type {type(given).__name__}: give a dict of names to "
+                "this rank's tensors, such as a state_dict(), or None"
+            )
         if rank >= made.world_size:
             return True
         for name, shard in made.shards(_SIDES[side], rank).items():
             if shard.bytes == 0:
                 continue
             found = given.get(name)
-            pair = tuple(
-                one.detach() if hasattr(one, "detach") else one
-                for one in (found if isinstance(found, tuple) else (found,))
-            )
-            for one in pair:
-                _check(side, rank, name, one, shard)
-                contiguous = (isinstance(one, int) or _is_contiguous(one)) and contiguous
-            kept[name] = pair if isinstance(found, tuple) else pair[0]
+            for one in found if isinstance(found, tuple) else (found,):
+                contiguous = _check(side, rank, name, one, shard) and contiguous
+            kept[name] = found
         return contiguous
+
+    def _watch(self, watched: Sequence[Watched]) -> None:
+        self._watched = [
+            (look, {name: _ferry.place_of(one, name) for name, one in look().items()})
+            for look in watched
+        ]
+
+    def _look_again(self) -> bytes:
+        """Raises if the memory of a tensor was replaced: what is registered is not the model's."""
+        for look, places in self._watched:
+            found = look()
+            for name, place in places.items():
+                if name not in found or _ferry.place_of(found[name], name) != place:
+                    raise InvalidInput(
+                        f'tensor "{name}" was moved, resized or replaced since this was prepared: '
+                        "prepare it again",
+                        tensor=name,
+                    )
+        self.service._own().check_memory()
+        return b""
 
     def _compare(self, looked: Sequence[bytes]) -> None:
         for rank, one in enumerate(looked):
@@ -429,25 +408,42 @@ class Refit:
         )
 
     def _register_moves(self) -> bytes:
-        sends: List[Task] = []
-        receives: List[Task] = []
+        assert self._service is not None
+        sends: List[Tuple[Any, ...]] = []
+        receives: List[Tuple[Any, ...]] = []
         rank = self._world.rank
         for part, (made, shards) in enumerate(zip(self._plans, self._shards)):
             if rank >= made.world_size:
                 continue
-            sources, destinations = (
-                _views(made.shards(_SIDES[side], rank), shards[side]) for side in (0, 1)
-            )
+            boxes = [self._boxes(made, side, shards[side]) for side in (0, 1)]
             for move in made.moves(rank):
                 task = part * PART_IDS + move.task_id
                 if move.from_rank == rank:
-                    view = sources[move.source or move.tensor][move.src_slice]
-                    sends.append((task, view, move.to_rank, move.source or move.tensor))
+                    name = move.source or move.tensor
+                    sends.append(_piece(task, move.to_rank, name, boxes[0], move.src_slice))
                 if move.to_rank == rank:
-                    view = destinations[move.tensor][move.dst_slice]
-                    receives.append((task, view, move.from_rank, move.tensor))
-        self._register(sends, receives)
+                    name = move.tensor
+                    receives.append(_piece(task, move.from_rank, name, boxes[1], move.dst_slice))
+        self._service._own().register_boxes(True, sends)
+        self._service._own().register_boxes(False, receives)
         return b""
+
+    def _boxes(self, made: "Plan", side: int, shards: Mapping[str, Any]) -> Dict[str, Any]:
+        expected = made.shards(_SIDES[side], self._world.rank)
+        for name, tensor in shards.items():
+            if isinstance(tensor, tuple):
+                raise Unsupported(
+                    f'tensor "{name}" is a pair to swap, which needs contiguous shards on all '
+                    "ranks and one pair of meshes",
+                    tensor=name,
+                )
+            if isinstance(tensor, int):
+                raise InvalidInput(
+                    f'tensor "{name}" is a pointer, of which no boxes can be taken, and another '
+                    "tensor is not contiguous: give it as a tensor",
+                    tensor=name,
+                )
+        return {name: (one, _box(expected[name], name)) for name, one in shards.items()}
 
     # Use.
 
@@ -469,8 +465,13 @@ class Refit:
         return self._digest
 
     def run(self) -> RefitResult:
-        """Moves everything, from what the sources hold now."""
+        """Moves everything, from what the sources hold now.
+
+        If the memory of a tensor was replaced since (``p.data = ...``, a resize, ``module.to()``),
+        all ranks raise :class:`ferry.InvalidInput` with its name before anything moves.
+        """
         service = self.service
+        agree(self._world, self._look_again)
         begin = time.perf_counter()
         service.run()
         seconds = time.perf_counter() - begin
@@ -485,9 +486,11 @@ class Refit:
 
     def __exit__(self, *raised: object) -> None:
         service, self._service = self._service, None
-        self._shards = []
+        self._shards, self._watched = [], []
         if service is None:
             return
+        if self._before is not None:
+            service._report = self._before[0]
         if self._owns_service:
             # After a failure the other ranks may know nothing of it: nobody is waited for.
             service.__exit__(*raised)

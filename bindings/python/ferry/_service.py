@@ -117,6 +117,26 @@ def _path_flags(paths: Union[None, str, Iterable[str]]) -> int:
     return flags
 
 
+def _check_pairs(sources: Tensors, destinations: Tensors, swaps: bool) -> None:
+    for side, tensors in (("source", sources), ("destination", destinations)):
+        for name, one in tensors.items() if isinstance(tensors, Mapping) else ():
+            if isinstance(one, (tuple, list)) and not (swaps and side == "destination"):
+                raise InvalidInput(
+                    f'{side} tensor "{name}" is given as {len(one)} objects: a pair (front, back) '
+                    'is for destinations of a service with commit="swap"',
+                    tensor=str(name),
+                )
+
+
+def _note_writes(tensors: Sequence[Any]) -> None:
+    """Tells torch's autograd of writes to tensors, as its own operations in place do."""
+    from torch.autograd.graph import increment_version
+
+    for tensor in tensors:
+        if not tensor.is_inference():
+            increment_version(tensor)
+
+
 class RemoteCopyService:
     """Carries bytes between the memories of ranks; sources and destinations are tensors.
 
@@ -182,6 +202,7 @@ class RemoteCopyService:
         self._finalized = False
         self._pid = os.getpid()
         self._report: Optional[Callable[[int, int, float], Any]] = None
+        self._plan: Optional["Plan"] = None  # that is bound
 
     # The life of a service.
 
@@ -305,10 +326,13 @@ class RemoteCopyService:
         the plan does not know are ignored. With ``commit="swap"`` a destination is a pair ``(front,
         back)``.
         """
+        _check_pairs(sources, destinations, self._options["commit"] == _COMMITS["swap"])
         self._own().bind(getattr(plan, "_handle", plan), sources, destinations)
+        self._plan = plan
 
     def rebind(self, sources: Tensors = None, destinations: Tensors = None) -> None:
         """Other tensors for names of a bound plan, after ``schedule``. Collective."""
+        _check_pairs(sources, destinations, self._options["commit"] == _COMMITS["swap"])
         self._own().rebind(sources, destinations)
 
     def clear_requests(self) -> None:
@@ -321,9 +345,32 @@ class RemoteCopyService:
         """Compares what all ranks registered, and prepares runs. Collective.
 
         Once for a set of registrations. :class:`ferry.InvalidInput` names what does not match: a
-        send without its receive, other sizes, two writers to one byte.
+        send without its receive, other sizes, other dtypes (bytes, as ``uint8`` or a pointer, go
+        with any), two writers to one byte.
         """
-        self._own().schedule()
+        handle = self._own()
+        handle.schedule()
+        self._compare_dtypes(handle)
+
+    def _compare_dtypes(self, handle: "_ferry.Service") -> None:
+        """The library moves bytes; that both ends of a task mean the same by them, all ranks see
+        from one number each."""
+        from ._dtypes import first_difference
+        from ._refit import agree
+
+        world = self._world
+        assert world is not None
+        own = handle.kinds_sum()
+        sums = [own]
+        if world.size > 1:
+            sums = [int.from_bytes(one, "little") for one in world.all_gather(own.to_bytes(8, "little"))]
+        if sum(sums) % 2**64 == 0:
+            return
+        try:
+            agree(world, first_difference(world, handle, self._plan))
+        except Error:
+            handle.refuse()
+            raise
 
     def run(self) -> None:
         """Moves the bytes, as often as wanted after one :meth:`schedule`. Collective.

@@ -26,6 +26,8 @@
 /* Raises the exception of a status with its sentence; returns NULL, and fp_raise_int -1. */
 PyObject *fp_raise(ferry_status status, const char *sentence);
 int       fp_raise_int(ferry_status status, const char *sentence);
+/* Whether this is a type of ferry's exceptions. */
+bool fp_is_error(PyObject *type);
 /* The same of a sentence made here. Of arguments the caller got wrong: FERRY_ERR_INVALID_INPUT. */
 PyObject *fp_raise_format(ferry_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -53,7 +55,7 @@ bool fp_is_own(const fp_use *use);
 
 /*
  * Runs a call that may wait for other ranks, without the interpreter's lock. On the main thread
- * Ctrl-C aborts the world (which may be NULL: then the call is waited for): see guard.h. True if
+ * Ctrl-C aborts the world (NULL: of a call that looks for signals itself): see guard.h. True if
  * the call succeeded, whatever signals came: what it has made is the caller's. Else false with an
  * exception set, a signal handler's before the call's own.
  */
@@ -87,7 +89,8 @@ typedef struct fp_view {
     fp_source   source;
     char       *base;  /* of element (0, 0, ...) */
     uint64_t    bytes; /* of all elements together */
-    ferry_dtype dtype; /* FERRY_BYTES where the library has no name for it */
+    ferry_dtype dtype;
+    PyObject   *raw; /* str: where dtype is FERRY_BYTES, which bytes its library says they are */
     uint32_t    n_dims;
     uint64_t    shape[FERRY_MAX_DIMS];
     uint64_t    stride[FERRY_MAX_DIMS];
@@ -111,7 +114,9 @@ bool fp_view_of(PyObject *object, const char *name, bool writable, uint64_t poin
                 fp_view *view_out);
 void fp_view_clear(fp_view *view);
 /* False with an exception that names it: the tensor's memory is no longer where it was. */
-bool fp_view_check(const fp_view *view, const char *name);
+bool fp_view_check(const fp_view *view, uint64_t layout, const char *name);
+/* Of shape, strides and dtype: another value is another tensor, also at the same place. */
+uint64_t fp_view_layout(const fp_view *view);
 /* All of the view as a box of ferry; it borrows the view's memory. */
 void fp_view_box(const fp_view *view, ferry_box *box_out);
 
@@ -121,6 +126,8 @@ void fp_view_box(const fp_view *view, ferry_box *box_out);
 bool fp_dtype_of(PyObject *object, ferry_dtype *dtype_out);
 /* "bf16" */
 PyObject *fp_dtype_name(ferry_dtype dtype);
+/* Of a dtype that ferry has no name for, that of its library: ">f4", "float8_e4m3fnuz". */
+PyObject *fp_dtype_raw(PyObject *object);
 
 /* convert.c: numbers and lists. False or NULL with an exception set. */
 
@@ -175,6 +182,7 @@ ferry_world *fp_world_get(PyObject *object);
 
 /* Each file adds its types and functions to the module. */
 bool fp_add_errors(PyObject *module);
+bool fp_add_view(PyObject *module);
 bool fp_add_world(PyObject *module);
 bool fp_add_service(PyObject *module);
 bool fp_add_plan(PyObject *module);

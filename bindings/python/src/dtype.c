@@ -11,7 +11,7 @@ static const struct {
     {"float64", FERRY_F64},
     {"double", FERRY_F64},
     {"float32", FERRY_F32},
-    {"float", FERRY_F32},
+    {"float", FERRY_F64}, /* Python's own, as torch and numpy take it */
     {"float16", FERRY_F16},
     {"half", FERRY_F16},
     {"bfloat16", FERRY_BF16},
@@ -112,6 +112,23 @@ bool fp_dtype_of(PyObject *object, ferry_dtype *dtype_out)
     bool      kept   = packed != NULL && PyDict_SetItem(known, object, packed) == 0;
     Py_XDECREF(packed);
     return kept;
+}
+
+static PyObject *prefix(void)
+{
+    static PyObject *text;
+    return text != NULL ? text : (text = PyUnicode_InternFromString("torch."));
+}
+
+PyObject *fp_dtype_raw(PyObject *object)
+{
+    PyObject *text = PyObject_Str(object);
+    if (text != NULL && PyUnicode_Tailmatch(text, prefix(), 0, PY_SSIZE_T_MAX, -1) == 1) {
+        PyObject *rest = PyUnicode_Substring(text, PyUnicode_GetLength(prefix()), PY_SSIZE_T_MAX);
+        Py_DECREF(text);
+        text = rest;
+    }
+    return text;
 }
 
 PyObject *fp_dtype_name(ferry_dtype dtype)

@@ -25,6 +25,16 @@ PyObject *fp_raise(ferry_status status, const char *sentence)
     return NULL;
 }
 
+bool fp_is_error(PyObject *type)
+{
+    PyObject *errors = PyImport_ImportModule("ferry._errors");
+    PyObject *base   = errors == NULL ? NULL : PyObject_GetAttrString(errors, "Error");
+    bool      yes    = base != NULL && PyErr_GivenExceptionMatches(type, base) != 0;
+    Py_XDECREF(base);
+    Py_XDECREF(errors);
+    return yes;
+}
+
 int fp_raise_int(ferry_status status, const char *sentence)
 {
     fp_raise(status, sentence);

@@ -2,6 +2,7 @@
 #include "mixed.h"
 
 #include "guard.h"
+#include "service.h"
 
 /*
  * What ferry.MixedCommHandler is made of; the class itself, with what it says of its arguments, is
@@ -12,7 +13,8 @@ typedef struct fp_mixed {
     fp_use            use;
     ferry_mixed_comm *comm; /* NULL: not made yet, or shut down */
     PyObject         *world_object;
-    ferry_world      *world; /* of that; the handle keeps it, also when the object is closed */
+    PyObject         *lender; /* the service whose transport it uses, or NULL */
+    ferry_world      *world;  /* of that; the handle keeps it, also when the object is closed */
     uint32_t          dtype;
     uint32_t          dp_size;
 } fp_mixed;
@@ -30,6 +32,7 @@ static PyObject *new_handle(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 typedef struct making {
     ferry_world             *world;
+    PyObject                *lender;
     ferry_mixed_comm_options options;
     ferry_mixed_comm        *comm;
 } making;
@@ -38,6 +41,25 @@ static ferry_status make(void *context, ferry_error *error)
 {
     making *m = context;
     return ferry_mixed_comm_create(m->world, &m->options, &m->comm, error);
+}
+
+/* Of a service that was initialized, which the handle keeps. */
+static bool borrow_transport(making *m)
+{
+    if (m->lender == NULL || m->lender == Py_None) {
+        m->lender = NULL;
+        return true;
+    }
+    if (!PyObject_TypeCheck(m->lender, fp_service_type)) {
+        fp_raise(FERRY_ERR_INVALID_INPUT, "transport is not of a service that was initialized");
+        return false;
+    }
+    fp_service *service = (fp_service *)m->lender;
+    if (!fp_may_read(&service->use, !service->is_finalized)) {
+        return false;
+    }
+    m->options.transport = ferry_service_transport(service->service);
+    return true;
 }
 
 static bool parse_making(PyObject *args, PyObject *kwargs, making *m, PyObject **world,
@@ -67,18 +89,19 @@ static bool parse_making(PyObject *args, PyObject *kwargs, making *m, PyObject *
                                          "only_construct",
                                          "engines",
                                          "tune_file",
+                                         "transport",
                                          NULL};
     ferry_mixed_comm_options *o       = &m->options;
     PyObject                 *dtype_object;
     int                       flags[5];
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OO$IIIIIIIIIIIIIIKpppppzz", names, world, &dtype_object, &o->world_rank,
+            args, kwargs, "OO$IIIIIIIIIIIIIIKpppppzzO", names, world, &dtype_object, &o->world_rank,
             &o->world_size, &o->local_rank, &o->local_size, &o->inter_rank, &o->inter_size,
             &o->local_tp_size, &o->local_dp_size, &o->inter_tp_size, &o->inter_dp_size,
             &o->grid_size, &o->max_block_size, &o->min_block_size, &o->min_num_steps,
             &o->autotune_bytes, &flags[0], &flags[1], &flags[2], &flags[3], &flags[4], &o->engines,
-            &o->tune_file) ||
-        !fp_dtype_of(dtype_object, dtype)) {
+            &o->tune_file, &m->lender) ||
+        !fp_dtype_of(dtype_object, dtype) || !borrow_transport(m)) {
         return false;
     }
     o->dtype               = dtype->kind;
@@ -95,7 +118,9 @@ static void adopt(fp_mixed *own, const making *m, PyObject *world)
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
     ferry_mixed_comm_describe(m->comm, &info, NULL);
     Py_INCREF(world);
+    Py_XINCREF(m->lender);
     own->world_object = world;
+    own->lender       = m->lender;
     own->world        = m->world;
     own->dtype        = m->options.dtype;
     own->dp_size      = info.dp_size;
@@ -166,6 +191,7 @@ static void dealloc(PyObject *self)
         end(own->comm, NULL);
     }
     Py_XDECREF(own->world_object);
+    Py_XDECREF(own->lender);
     free(self);
     Py_DECREF(type);
 }

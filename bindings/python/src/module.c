@@ -69,9 +69,9 @@ static int fill(PyObject *module)
     if (PyModule_AddStringConstant(module, "version", ferry_version()) != 0) {
         return -1;
     }
-    bool all = fp_add_errors(module) && fp_add_world(module) && fp_add_service(module) &&
-               fp_add_plan(module) && fp_add_reshard(module) && fp_add_schedule(module) &&
-               fp_add_mixed(module) && fp_add_checkpoint(module);
+    bool all = fp_add_errors(module) && fp_add_view(module) && fp_add_world(module) &&
+               fp_add_service(module) && fp_add_plan(module) && fp_add_reshard(module) &&
+               fp_add_schedule(module) && fp_add_mixed(module) && fp_add_checkpoint(module);
     return all ? 0 : -1;
 }
 

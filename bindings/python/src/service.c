@@ -38,6 +38,10 @@ void fp_service_forget(fp_service *own)
 {
     Py_CLEAR(own->bound[0]);
     Py_CLEAR(own->bound[1]);
+    Py_CLEAR(own->plan);
+    Py_CLEAR(own->written);
+    fp_kinds_clear(&own->kinds);
+    own->is_refused = false;
     if (own->is_tainted && !own->is_finalized) {
         if (fp_holds_move(&own->holds, &own->kept)) {
             return;
@@ -183,6 +187,19 @@ static PyObject *schedule(PyObject *self, PyObject *unused)
         return NULL;
     }
     bool good = fp_holds_check(&own->holds) && fp_block(own->raw, call_schedule, &c);
+    fp_service_leave(own);
+    return none_if(good);
+}
+
+/* check_memory(): raises if a tensor is not where it was. */
+static PyObject *check_memory(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_service *own = (fp_service *)self;
+    if (!fp_service_enter(own)) {
+        return NULL;
+    }
+    bool good = fp_holds_check(&own->holds);
     fp_service_leave(own);
     return none_if(good);
 }
@@ -485,6 +502,8 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
         }
         Py_VISIT(own->bound[list]);
     }
+    Py_VISIT(own->plan);
+    Py_VISIT(own->written);
     Py_VISIT(own->watch.value);
     Py_VISIT(own->watch.trace);
     Py_VISIT(own->world);
@@ -518,9 +537,14 @@ static PyMethodDef methods[] = {
     {"init", init, METH_VARARGS, "Opens the transport; collective."},
     {"register", fp_service_register, METH_VARARGS, "Registers one end of a task."},
     {"register_many", fp_service_register_many, METH_VARARGS, "Registers a sequence of ends."},
+    {"register_boxes", fp_service_register_boxes, METH_VARARGS, "Registers boxes of shards."},
     {"bind", fp_service_bind, METH_VARARGS, "Registers what this rank does of a plan."},
     {"rebind", fp_service_rebind, METH_VARARGS, "Other tensors for a plan; collective."},
+    {"check_memory", check_memory, METH_NOARGS, "Raises if a tensor is not where it was."},
     {"schedule", schedule, METH_NOARGS, "Prepares runs; collective."},
+    {"kinds_sum", fp_service_kinds_sum, METH_NOARGS, "Zero over all ranks: dtypes agree."},
+    {"kinds", fp_service_kinds, METH_NOARGS, "The dtypes of what is registered."},
+    {"refuse", fp_service_refuse, METH_NOARGS, "Dtypes do not agree: nothing is to run."},
     {"run", fp_service_run, METH_O, "One run; collective."},
     {"start", fp_service_start, METH_O, "Begins a run; collective."},
     {"time_runs", fp_service_time_runs, METH_O, "The seconds of n runs in a loop of C."},

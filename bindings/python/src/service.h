@@ -14,13 +14,16 @@
 typedef struct fp_hold {
     PyObject   *owner;
     PyObject   *name; /* str, or NULL: then the task tells it apart */
+    PyObject   *raw;  /* as an fp_view has it */
     void       *held;
     char       *base;
     uint64_t    bytes;
+    uint64_t    layout; /* as fp_view_layout has it */
     uint64_t    task_id;
     ferry_dtype dtype;
     fp_source   source;
-    bool        is_front; /* of a pair: the back follows */
+    bool        is_front;   /* of a pair: the back follows */
+    bool        is_written; /* by runs */
 } fp_hold;
 
 typedef struct fp_holds {
@@ -47,6 +50,30 @@ bool fp_holds_check(const fp_holds *holds);
 /* `tensor "NAME"` is how sentences go on: the name, or "task 7". */
 void fp_hold_words(PyObject *name, uint64_t task_id, char text[160]);
 
+/*
+ * What the elements of each task are, to be compared between its two ends once the library has
+ * found that both are there. The sum of all ranks is zero where all agree.
+ */
+typedef struct fp_kind {
+    uint64_t  task_id;
+    uint32_t  peer;
+    bool      is_send;
+    PyObject *dtype; /* str; NULL: any bytes, or as the view has it */
+    PyObject *name;  /* str or NULL */
+} fp_kind;
+
+typedef struct fp_kinds {
+    fp_kind *items;
+    size_t   n, capacity;
+    uint64_t sum;
+} fp_kinds;
+
+/* Of a registered end; false with an exception. name may be NULL. */
+bool fp_kinds_add(fp_kinds *kinds, const fp_view *view, const fp_kind *end, uint32_t my_rank);
+void fp_kinds_clear(fp_kinds *kinds);
+/* The dtype's text, or Py_None of what carries any bytes. A new reference. */
+PyObject *fp_kind_text(ferry_dtype dtype, PyObject *raw);
+
 /* What happens beside a run: signals are looked for, and the caller's function is told. */
 typedef struct fp_watch {
     PyObject *callback; /* borrowed; NULL: none */
@@ -68,7 +95,10 @@ typedef struct fp_service {
     ferry_world      *raw;   /* which lives as long as the service */
     PyObject         *world; /* a World */
     fp_holds          holds;
-    fp_holds          kept;      /* of a run that failed with bytes on their way: until the end */
+    fp_holds          kept; /* of a run that failed with bytes on their way: until the end */
+    fp_kinds          kinds;
+    PyObject         *written;   /* a list of torch's tensors that runs write, once one has ended */
+    PyObject         *plan;      /* that is bound, or NULL */
     PyObject         *bound[2];  /* by ferry_side: name to the number of its hold there */
     size_t            n_sources; /* of bound holds: those of destinations follow */
     struct fp_memory *memories;
@@ -76,6 +106,7 @@ typedef struct fp_service {
     fp_watch          watch;
     double            patience; /* seconds that an interrupted run has for an orderly end */
     bool              is_finalized, is_running, is_resumed, is_tainted;
+    bool              is_refused; /* it is scheduled, and ends of a task are of different dtypes */
 } fp_service;
 
 /* Memory of ferry, and the service whose transport it belongs to. */
@@ -103,10 +134,14 @@ void fp_service_forget(fp_service *own);
 extern PyTypeObject *fp_service_type;
 
 /* Methods of the type. */
-PyObject *fp_service_register(PyObject *self, PyObject *args);      /* is_send, six values */
-PyObject *fp_service_register_many(PyObject *self, PyObject *args); /* is_send, sequence */
+PyObject *fp_service_register(PyObject *self, PyObject *args);       /* is_send, six values */
+PyObject *fp_service_register_many(PyObject *self, PyObject *args);  /* is_send, sequence */
+PyObject *fp_service_register_boxes(PyObject *self, PyObject *args); /* is_send, sequence */
 PyObject *fp_service_bind(PyObject *self, PyObject *args);
 PyObject *fp_service_rebind(PyObject *self, PyObject *args);
+PyObject *fp_service_kinds_sum(PyObject *self, PyObject *unused);
+PyObject *fp_service_kinds(PyObject *self, PyObject *unused);
+PyObject *fp_service_refuse(PyObject *self, PyObject *unused);
 PyObject *fp_service_run(PyObject *self, PyObject *callback);
 PyObject *fp_service_start(PyObject *self, PyObject *callback);
 PyObject *fp_service_time_runs(PyObject *self, PyObject *number);

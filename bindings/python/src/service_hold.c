@@ -76,12 +76,15 @@ fp_hold *fp_holds_put(fp_holds *holds, fp_view *view, PyObject *name, uint64_t t
                       .held    = view->held,
                       .base    = view->base,
                       .bytes   = view->bytes,
+                      .layout  = fp_view_layout(view),
                       .task_id = task_id,
+                      .raw     = view->raw,
                       .dtype   = view->dtype,
                       .source  = view->source};
     insert(holds, holds->n - 1);
     view->owner = NULL;
     view->held  = NULL;
+    view->raw   = NULL;
     return hold;
 }
 
@@ -91,6 +94,7 @@ void fp_hold_clear(fp_hold *hold)
     hold->owner  = NULL;
     hold->held   = NULL;
     Py_CLEAR(hold->name);
+    Py_CLEAR(hold->raw);
     fp_view_clear(&view);
 }
 
@@ -157,11 +161,11 @@ bool fp_holds_check(const fp_holds *holds)
         view.source         = hold->source;
         view.base           = hold->base;
         view.bytes          = hold->bytes;
-        if (!fp_view_check(&view, NULL)) {
+        if (!fp_view_check(&view, hold->layout, NULL)) {
             char text[160];
             PyErr_Clear(); /* once more, for a sentence with its name */
             fp_hold_words(hold->name, hold->task_id, text);
-            return fp_view_check(&view, text);
+            return fp_view_check(&view, hold->layout, text);
         }
     }
     return true;

@@ -96,25 +96,44 @@ static bool make_box(const fp_service *own, const fp_view *view, const end *e, f
     return true;
 }
 
-static bool put_end(fp_service *own, const end *e, fp_view *view)
+/* dtype stands for the view's own, where a plan says what the bytes are; else NULL. */
+static bool put_box(fp_service *own, const end *e, PyObject *dtype, const ferry_box *box,
+                    fp_view *view)
 {
-    ferry_box   box;
     ferry_error error;
-    if (!make_box(own, view, e, &box) || !fp_holds_reserve(&own->holds)) {
+    fp_kind     kind = {.task_id = e->task_id,
+                        .peer    = e->peer,
+                        .is_send = e->is_send,
+                        .dtype   = dtype,
+                        .name    = e->name};
+    if (!fp_holds_reserve(&own->holds)) {
         return false;
     }
     ferry_status status =
         e->is_send
-            ? ferry_service_register_send_box(own->service, e->task_id, &box, e->peer, &error)
-            : ferry_service_register_receive_box(own->service, e->task_id, &box, e->peer, &error);
+            ? ferry_service_register_send_box(own->service, e->task_id, box, e->peer, &error)
+            : ferry_service_register_receive_box(own->service, e->task_id, box, e->peer, &error);
     if (status != FERRY_OK) {
         fp_raise(status, error.message);
         return false;
     }
-    if (view->source != FP_SOURCE_POINTER && fp_holds_find(&own->holds, view) == NULL) {
-        fp_holds_put(&own->holds, view, e->name, e->task_id);
+    if (!fp_kinds_add(&own->kinds, view, &kind, ferry_service_my_pe(own->service))) {
+        return false;
+    }
+    if (view->source != FP_SOURCE_POINTER) {
+        fp_hold *hold = fp_holds_find(&own->holds, view);
+        if (hold == NULL) {
+            hold = fp_holds_put(&own->holds, view, e->name, e->task_id);
+        }
+        hold->is_written = hold->is_written || !e->is_send;
     }
     return true;
+}
+
+static bool put_end(fp_service *own, const end *e, fp_view *view)
+{
+    ferry_box box;
+    return make_box(own, view, e, &box) && put_box(own, e, NULL, &box, view);
 }
 
 static bool add_end(fp_service *own, end *e)
@@ -208,18 +227,17 @@ PyObject *fp_service_register(PyObject *self, PyObject *args)
     return good ? (Py_INCREF(Py_None), Py_None) : NULL;
 }
 
-static bool read_any(fp_service *own, bool is_send, PyObject *item)
+typedef bool (*read_fn)(fp_service *own, bool is_send, PyObject *tuple);
+
+static bool read_any(fp_service *own, bool is_send, PyObject *item, read_fn read)
 {
-    if (PyTuple_Check(item)) {
-        return read_end(own, is_send, item);
-    }
     PyObject *tuple = PySequence_Tuple(item);
-    bool      good  = tuple != NULL && read_end(own, is_send, tuple);
+    bool      good  = tuple != NULL && read(own, is_send, tuple);
     Py_XDECREF(tuple);
     return good;
 }
 
-PyObject *fp_service_register_many(PyObject *self, PyObject *args)
+static PyObject *register_each(PyObject *self, PyObject *args, read_fn read)
 {
     fp_service *own = (fp_service *)self;
     int         is_send;
@@ -235,11 +253,127 @@ PyObject *fp_service_register_many(PyObject *self, PyObject *args)
     Py_ssize_t n    = PyTuple_Size(all);
     bool       good = true;
     for (Py_ssize_t i = 0; good && i < n; i++) {
-        good = read_any(own, is_send != 0, PyTuple_GetItem(all, i));
+        good = read_any(own, is_send != 0, PyTuple_GetItem(all, i), read);
     }
     fp_service_leave(own);
     Py_DECREF(all);
     return good ? (Py_INCREF(Py_None), Py_None) : NULL;
+}
+
+PyObject *fp_service_register_many(PyObject *self, PyObject *args)
+{
+    return register_each(self, args, read_end);
+}
+
+/*
+ * Boxes of shards: (task_id, tensor, peer, name, dtype, shape, element_bytes, first, begin,
+ * length). The tensor has the shard's shape, in any strides, or is its bytes in a row; then the row
+ * begins with element `first` of the shape, so that it may be a part. The hold is the tensor, not
+ * the box.
+ */
+typedef struct piece {
+    PyObject *dtype; /* str or None */
+    uint32_t  n_dims;
+    uint64_t  shape[FERRY_MAX_DIMS], begin[FERRY_MAX_DIMS], length[FERRY_MAX_DIMS];
+    uint64_t  element_bytes, first;
+} piece;
+
+static bool read_numbers(PyObject *tuple, const char *what, uint32_t n, uint64_t *numbers)
+{
+    bool good = PyTuple_Check(tuple) && PyTuple_Size(tuple) == (Py_ssize_t)n;
+    for (uint32_t d = 0; good && d < n; d++) {
+        good = fp_u64(PyTuple_GetItem(tuple, (Py_ssize_t)d), what, &numbers[d]);
+    }
+    if (!good && !PyErr_Occurred()) {
+        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s of a box is no tuple of %u numbers", what, n);
+    }
+    return good;
+}
+
+static bool read_piece(PyObject *tuple, piece *p)
+{
+    PyObject *shape = PyTuple_GetItem(tuple, 5);
+    p->dtype        = PyTuple_GetItem(tuple, 4);
+    if (!PyTuple_Check(shape) || PyTuple_Size(shape) > FERRY_MAX_DIMS) {
+        fp_raise(FERRY_ERR_INVALID_INPUT, "the shape of a box is no tuple of numbers");
+        return false;
+    }
+    p->n_dims = (uint32_t)PyTuple_Size(shape);
+    return read_numbers(shape, "shape", p->n_dims, p->shape) &&
+           fp_u64(PyTuple_GetItem(tuple, 6), "element_bytes", &p->element_bytes) &&
+           fp_u64(PyTuple_GetItem(tuple, 7), "first", &p->first) &&
+           read_numbers(PyTuple_GetItem(tuple, 8), "begin", p->n_dims, p->begin) &&
+           read_numbers(PyTuple_GetItem(tuple, 9), "length", p->n_dims, p->length);
+}
+
+static bool is_of_shape(const fp_view *view, const piece *p)
+{
+    return view->n_dims == p->n_dims &&
+           memcmp(view->shape, p->shape, p->n_dims * sizeof p->shape[0]) == 0 &&
+           view->dtype.element_bits == 8 * p->element_bytes;
+}
+
+/* Lies in the library's hands then: whether the box is within the buffer. */
+static bool box_of_piece(const fp_service *own, const fp_view *view, const end *e, const piece *p,
+                         ferry_box *box)
+{
+    fp_view_box(view, box);
+    if (p->first != 0 || !is_of_shape(view, p)) {
+        if (!view->is_contiguous) {
+            char text[160];
+            fp_hold_words(e->name, e->task_id, text);
+            fp_raise_format(FERRY_ERR_INVALID_INPUT,
+                            "tensor \"%s\" is not contiguous, and has not the shape of its shard",
+                            text);
+            return false;
+        }
+        uint64_t stride = p->element_bytes;
+        for (uint32_t d = p->n_dims; d-- > 0;) {
+            box->stride[d] = stride;
+            stride *= p->shape[d];
+        }
+    }
+    box->name          = e->name_text;
+    box->element_bytes = p->element_bytes;
+    box->n_dims        = p->n_dims;
+    box->buffer        = buffer_of(own, view->base, box->buffer.bytes);
+    box->offset        = 0 - p->first * p->element_bytes;
+    for (uint32_t d = 0; d < p->n_dims; d++) {
+        box->offset += p->begin[d] * box->stride[d];
+        box->length[d] = p->length[d];
+    }
+    return true;
+}
+
+static bool read_box(fp_service *own, bool is_send, PyObject *tuple)
+{
+    end       e = {.is_send = is_send};
+    piece     p;
+    fp_view   view;
+    ferry_box box;
+    PyObject *bytes;
+    if (PyTuple_Size(tuple) != 10) {
+        fp_raise(FERRY_ERR_INVALID_INPUT, "a box has ten values");
+        return false;
+    }
+    if (!fp_u64(PyTuple_GetItem(tuple, 0), "task_id", &e.task_id) ||
+        !fp_u32(PyTuple_GetItem(tuple, 2), is_send ? "dest_pe" : "src_pe", &e.peer) ||
+        !read_piece(tuple, &p) || !read_name(PyTuple_GetItem(tuple, 3), &e, &bytes)) {
+        return false;
+    }
+    bool good = fp_view_of(PyTuple_GetItem(tuple, 1), e.name_text, !is_send, 0, &view);
+    if (good) {
+        good = box_of_piece(own, &view, &e, &p, &box) &&
+               put_box(own, &e, p.dtype == Py_None ? NULL : p.dtype, &box, &view);
+        fp_view_clear(&view);
+    }
+    Py_XDECREF(bytes);
+    return good;
+}
+
+PyObject *fp_service_register_boxes(PyObject *self, PyObject *args)
+{
+    return register_each(self, args, read_box);
 }
 
 /* By a plan. */
@@ -279,7 +413,9 @@ static fp_hold *hold_whole(side *s, PyObject *name, const char *text, PyObject *
         fp_view_clear(&view);
         return NULL;
     }
-    return fp_holds_put(&s->holds, &view, name, 0);
+    fp_hold *hold    = fp_holds_put(&s->holds, &view, name, 0);
+    hold->is_written = s->side == FERRY_SIDE_DESTINATION;
+    return hold;
 }
 
 /* A tensor, or a pair of front and back. */
@@ -358,29 +494,34 @@ static bool side_fill(const fp_service *own, side *s, PyObject *tensors)
     return good;
 }
 
-static bool is_float(uint32_t kind)
+static bool is_integer(uint32_t kind)
 {
-    switch (kind) {
-    case FERRY_F64:
-    case FERRY_F32:
-    case FERRY_F16:
-    case FERRY_BF16:
-    case FERRY_F8E4M3:
-    case FERRY_F8E5M2:
-        return true;
-    default:
-        return false;
-    }
+    return kind >= FERRY_I64 && kind <= FERRY_U8;
 }
 
-/* Bytes and integers carry any dtype of their width; numbers that mean something else do not. */
-static bool may_carry(ferry_dtype given, ferry_dtype planned)
+/*
+ * Bytes carry any dtype, and integers any of their width, as views that stand for what the other
+ * library lacks; numbers that mean something else do not. What ferry has no name for goes where the
+ * plan gives none either: then both ends are compared in schedule.
+ */
+static bool may_carry(const fp_hold *hold, ferry_dtype planned)
 {
-    if (given.kind == FERRY_BYTES || given.kind == FERRY_U8 || planned.kind == FERRY_BYTES) {
+    ferry_dtype given = hold->dtype;
+    if (given.kind == FERRY_U8) {
         return true;
     }
     return given.element_bits == planned.element_bits &&
-           (given.kind == planned.kind || !is_float(given.kind) || !is_float(planned.kind));
+           (given.kind == planned.kind || planned.kind == FERRY_BYTES || is_integer(given.kind));
+}
+
+/* As bytes of a plan both ends must be the same dtype, whether ferry has a name for it or not. */
+static bool note_raw(fp_hold *hold, ferry_dtype planned)
+{
+    if (planned.kind == FERRY_BYTES && hold->raw == NULL && hold->dtype.kind != FERRY_U8) {
+        hold->raw = fp_dtype_name(hold->dtype);
+        return hold->raw != NULL;
+    }
+    return true;
 }
 
 /* Lengths are the library's to check; that a dtype is another one it cannot see. */
@@ -391,19 +532,29 @@ static ferry_status check_shard(void *context, const ferry_shard *shard)
     if (number == NULL) {
         return FERRY_OK;
     }
-    const fp_hold *hold = &s->holds.items[PyLong_AsSize_t(number)];
-    if (may_carry(hold->dtype, shard->dtype)) {
-        return FERRY_OK;
+    fp_hold *hold = &s->holds.items[PyLong_AsSize_t(number)];
+    for (size_t i = 0; i < (hold->is_front ? 2 : 1); i++) {
+        if (may_carry(&hold[i], shard->dtype)) {
+            if (!note_raw(&hold[i], shard->dtype)) {
+                return FERRY_ERR_STOPPED;
+            }
+            continue;
+        }
+        char      planned[FERRY_DTYPE_TEXT_BYTES];
+        PyObject *given = fp_kind_text(hold[i].dtype, hold[i].raw);
+        PyObject *bytes = given == NULL ? NULL : PyUnicode_AsUTF8String(given);
+        ferry_dtype_format(shard->dtype, planned);
+        if (bytes != NULL) {
+            fp_raise_format(FERRY_ERR_INVALID_INPUT,
+                            "tensor \"%.200s\" is of dtype %.80s as a %s here, and of %s in the "
+                            "plan: give one of that dtype, or a view as bytes",
+                            shard->tensor, PyBytes_AsString(bytes), side_words[s->side], planned);
+        }
+        Py_XDECREF(bytes);
+        Py_XDECREF(given);
+        return FERRY_ERR_STOPPED;
     }
-    char given[FERRY_DTYPE_TEXT_BYTES], planned[FERRY_DTYPE_TEXT_BYTES];
-    ferry_dtype_format(hold->dtype, given);
-    ferry_dtype_format(shard->dtype, planned);
-    fp_raise_format(
-        FERRY_ERR_INVALID_INPUT,
-        "tensor \"%.200s\" is of dtype %s as a %s here, and of %s in the plan: give one "
-        "of that dtype, or a view as bytes",
-        shard->tensor, given, side_words[s->side], planned);
-    return FERRY_ERR_STOPPED;
+    return FERRY_OK;
 }
 
 static bool check_sides(const fp_service *own, const ferry_plan *plan, side sides[2])
@@ -441,7 +592,8 @@ static bool take_sides(fp_service *own, side sides[2])
     return append(&own->holds, &sides[0].holds) && append(&own->holds, &sides[1].holds);
 }
 
-static bool bind_sides(fp_service *own, const ferry_plan *plan, side sides[2])
+static bool bind_sides(fp_service *own, PyObject *plan_object, const ferry_plan *plan,
+                       side sides[2])
 {
     ferry_error    error;
     PyThreadState *thread = PyEval_SaveThread();
@@ -452,7 +604,12 @@ static bool bind_sides(fp_service *own, const ferry_plan *plan, side sides[2])
         fp_raise(status, error.message);
         return false;
     }
-    return take_sides(own, sides);
+    if (!take_sides(own, sides)) {
+        return false;
+    }
+    Py_INCREF(plan_object);
+    own->plan = plan_object;
+    return true;
 }
 
 PyObject *fp_service_bind(PyObject *self, PyObject *args)
@@ -468,7 +625,7 @@ PyObject *fp_service_bind(PyObject *self, PyObject *args)
         return NULL;
     }
     bool good = side_fill(own, &sides[0], given[0]) && side_fill(own, &sides[1], given[1]) &&
-                check_sides(own, plan, sides) && bind_sides(own, plan, sides);
+                check_sides(own, plan, sides) && bind_sides(own, object, plan, sides);
     fp_service_leave(own);
     side_clear(&sides[0]);
     side_clear(&sides[1]);
@@ -516,6 +673,45 @@ static void replace_holds(fp_service *own, side *s)
     }
 }
 
+/* Others were told at the schedule what a plan's bytes are here. */
+static bool is_as_raw(const fp_hold *old_hold, const fp_hold *fresh)
+{
+    if (fresh->raw == NULL ||
+        (old_hold->raw != NULL && PyUnicode_Compare(fresh->raw, old_hold->raw) == 0)) {
+        return true;
+    }
+    char text[160];
+    fp_hold_words(fresh->name, 0, text);
+    fp_raise_format(FERRY_ERR_INVALID_INPUT,
+                    "tensor \"%s\" is of another dtype than the one that was bound: clear the "
+                    "requests, and bind and schedule again",
+                    text);
+    return false;
+}
+
+/* What bind asks of tensors holds for those that take their places. */
+static bool check_rebound(const fp_service *own, side sides[2])
+{
+    if (own->plan == NULL) {
+        return true; /* the library says that nothing is bound */
+    }
+    if (!check_sides(own, fp_plan_get(own->plan), sides)) {
+        return false;
+    }
+    for (int i = 0; i < 2; i++) {
+        for (size_t at = 0; at < sides[i].holds.n; at++) {
+            const fp_hold *fresh  = &sides[i].holds.items[at];
+            PyObject      *number = PyDict_GetItem(own->bound[i], fresh->name);
+            size_t         old    = number == NULL ? 0 : PyLong_AsSize_t(number);
+            if (number != NULL &&
+                !is_as_raw(&own->holds.items[old + (i == 0 ? 0 : own->n_sources)], fresh)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 PyObject *fp_service_rebind(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
@@ -526,8 +722,9 @@ PyObject *fp_service_rebind(PyObject *self, PyObject *args)
         return NULL;
     }
     bool good = side_fill(own, &r.sides[0], given[0]) && side_fill(own, &r.sides[1], given[1]) &&
-                fp_block(own->raw, call_rebind, &r);
+                check_rebound(own, r.sides) && fp_block(own->raw, call_rebind, &r);
     if (good) {
+        Py_CLEAR(own->written);
         replace_holds(own, &r.sides[0]);
         replace_holds(own, &r.sides[1]);
     }

@@ -114,6 +114,43 @@ static void taint(fp_service *own, ferry_status status)
     own->is_tainted   = own->is_tainted || (status != FERRY_OK && !is_cancelled);
 }
 
+static PyObject *list_written(const fp_holds *holds)
+{
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < holds->n; i++) {
+        const fp_hold *hold = &holds->items[i];
+        if (hold->is_written && hold->source == FP_SOURCE_TORCH &&
+            PyList_Append(list, hold->owner) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+/*
+ * Torch's autograd counts writes to a tensor, so that no gradient is made of values that are gone.
+ * A run that failed may have written too. What goes wrong here is reported to nobody's harm.
+ */
+static void tell_torch(fp_service *own)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (own->written == NULL) {
+        own->written = list_written(&own->holds);
+    }
+    if (own->written != NULL && PyList_Size(own->written) != 0) {
+        PyObject *module = PyImport_ImportModule("ferry._service");
+        PyObject *done =
+            module == NULL ? NULL : PyObject_CallMethod(module, "_note_writes", "O", own->written);
+        Py_XDECREF(done);
+        Py_XDECREF(module);
+    }
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable(NULL);
+    }
+    PyErr_Restore(type, value, trace);
+}
+
 /* What the run ends with here: what was raised beside it goes before what that has led to. */
 static bool watch_end(fp_service *own, ferry_status status, const char *sentence)
 {
@@ -121,6 +158,7 @@ static bool watch_end(fp_service *own, ferry_status status, const char *sentence
     watch->callback = NULL;
     own->is_running = false;
     taint(own, status);
+    tell_torch(own);
     PyObject *type   = watch->type;
     bool      raised = type != NULL;
     if (raised) {
@@ -164,6 +202,11 @@ static ferry_request *begin(fp_service *own, PyObject *callback)
     if (own->is_running) {
         return (ferry_request *)fp_raise(
             FERRY_ERR_MISUSE, "a run is under way: wait for its request before the next one");
+    }
+    if (own->is_refused) {
+        return (ferry_request *)fp_raise(FERRY_ERR_MISUSE,
+                                         "a run needs a schedule, and the last one was refused: "
+                                         "clear the requests and register them again");
     }
     if (!fp_holds_check(&own->holds)) {
         return NULL;
@@ -353,6 +396,7 @@ void fp_service_settle(fp_service *own)
     own->watch.is_dropped = false;
     own->is_running       = false;
     taint(own, status);
+    tell_torch(own);
     if (status != FERRY_OK) {
         fp_raise_format(FERRY_ERR_MISUSE,
                         "a run was cancelled, as its request was dropped before the end (keep what "

@@ -17,7 +17,7 @@ const char *fp_view_called(const char *name, char text[160]);
 
 /* First the number of dims, then each of them, then fp_view_finish. False with an exception. */
 bool fp_view_check_dims(Py_ssize_t n_dims, const char *name);
-bool fp_view_set_dim(fp_view *view, uint32_t at, uint64_t length, int64_t stride, const char *name);
+bool fp_view_set_dim(fp_view *view, uint32_t at, int64_t length, int64_t stride, const char *name);
 /* Counts bytes; strides of dims of one element become those of a row-major tensor. */
 bool fp_view_finish(fp_view *view, const char *name);
 
@@ -26,17 +26,16 @@ bool fp_view_finish(fp_view *view, const char *name);
 bool fp_is_torch(PyObject *object);
 /* False with an exception. */
 bool fp_view_torch(PyObject *tensor, const char *name, fp_view *view);
-/* Where its elements are now, and how many bytes they have. False with an exception. */
-bool fp_torch_locate(PyObject *tensor, const char *name, char **base_out, uint64_t *bytes_out);
 
 /* view_buffer.c. 1: a view; 0: the object has no such description; -1: an exception. */
 
 int fp_view_buffer(PyObject *object, const char *name, bool writable, fp_view *view);
 /*
- * Where the elements are now, and how many bytes they have. An exporter should keep them in place
- * while a view is held, but numpy's resize(refcheck=False) does not. False with an exception.
+ * What the view's owner is now; it has no base where it has no memory. An exporter should keep
+ * elements in place while a view is held, but numpy's resize(refcheck=False) does not. False with
+ * an exception. Nothing but now_out->raw is held.
  */
-bool fp_buffer_locate(const fp_view *view, const char *name, char **base_out, uint64_t *bytes_out);
+bool fp_buffer_again(const fp_view *view, const char *name, fp_view *now_out);
 /* What the view of a buffer holds, and its giving back. */
 PyObject *fp_buffer_object(const void *held);
 void      fp_buffer_release(void *held);
@@ -60,6 +59,6 @@ typedef struct fp_dl_tensor {
 /* False with an exception. */
 bool fp_view_read_dlpack(const fp_dl_tensor *tensor, const char *name, fp_view *view);
 /* 1, 0 or -1, as those of view_buffer.c. */
-int fp_view_dlpack(PyObject *object, const char *name, fp_view *view);
+int fp_view_dlpack(PyObject *object, const char *name, bool writable, fp_view *view);
 
 #endif

@@ -43,36 +43,94 @@ static bool find_buffer_functions(void)
 
 enum { BUFFER_WRITABLE = 0x0001, BUFFER_FORMAT = 0x0004, BUFFER_STRIDES = 0x0010 | 0x0008 };
 
-static ferry_dtype dtype_of_format(const char *format, Py_ssize_t itemsize)
+/* Whether elements of this format are stored the other way round than this machine does. */
+static bool is_foreign_order(const char *format, Py_ssize_t itemsize)
 {
-    static const struct {
-        char     code;
-        uint32_t kind;
-    } codes[] = {{'e', FERRY_F16}, {'f', FERRY_F32}, {'d', FERRY_F64}, {'?', FERRY_BOOL}};
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return itemsize > 1 && format[0] == '<';
+#else
+    return itemsize > 1 && (format[0] == '>' || format[0] == '!');
+#endif
+}
+
+/* The kind of a format of one letter and this width; 0: none that ferry has a name for. */
+static uint32_t kind_of_format(const char *format, Py_ssize_t itemsize)
+{
     static const uint32_t signed_kinds[] = {FERRY_I8, FERRY_I16, 0, FERRY_I32, 0, 0, 0, FERRY_I64};
     static const uint32_t unsigned_kinds[] = {FERRY_U8, FERRY_U16, 0, FERRY_U32,
                                               0,        0,         0, FERRY_U64};
-    ferry_dtype           dtype            = {FERRY_BYTES, (uint32_t)itemsize * 8};
-    if (format == NULL) {
-        ferry_dtype_of(FERRY_U8, &dtype, NULL);
-        return dtype;
-    }
-    format += strchr("@=<", format[0]) != NULL && format[0] != '\0';
-    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
-        if (format[0] == codes[i].code && format[1] == '\0') {
-            dtype.kind = codes[i].kind;
-        }
-    }
     if (strcmp(format, "Zf") == 0) {
-        dtype.kind = FERRY_C64;
+        return itemsize == 8 ? FERRY_C64 : 0;
     }
-    if (format[0] != '\0' && format[1] == '\0' && itemsize >= 1 && itemsize <= 8) {
-        uint32_t kind = strchr("bhilqn", format[0]) != NULL    ? signed_kinds[itemsize - 1]
-                        : strchr("BHILQNc", format[0]) != NULL ? unsigned_kinds[itemsize - 1]
-                                                               : 0;
-        dtype.kind    = kind != 0 ? kind : dtype.kind;
+    if (format[0] == '\0' || format[1] != '\0' || itemsize < 1 || itemsize > 8) {
+        return 0;
     }
-    return dtype;
+    switch (format[0]) {
+    case 'e':
+        return itemsize == 2 ? FERRY_F16 : 0;
+    case 'f':
+        return itemsize == 4 ? FERRY_F32 : 0;
+    case 'd':
+        return itemsize == 8 ? FERRY_F64 : 0;
+    case '?':
+        return itemsize == 1 ? FERRY_BOOL : 0;
+    default:
+        return strchr("bhilqn", format[0]) != NULL    ? signed_kinds[itemsize - 1]
+               : strchr("BHILQNc", format[0]) != NULL ? unsigned_kinds[itemsize - 1]
+                                                      : 0;
+    }
+}
+
+static bool set_dtype(PyObject *object, const py_buffer *held, fp_view *view)
+{
+    const char *format = held->format == NULL ? "B" : held->format;
+    uint32_t    kind   = 0;
+    if (!is_foreign_order(format, held->itemsize)) {
+        bool has_order = format[0] != '\0' && strchr("@=<>!", format[0]) != NULL;
+        kind           = kind_of_format(format + has_order, held->itemsize);
+    }
+    if (kind != 0) {
+        return ferry_dtype_of(kind, &view->dtype, NULL) == FERRY_OK;
+    }
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype"); /* numpy's, as torch would say it */
+    PyErr_Clear();
+    view->dtype = (ferry_dtype){FERRY_BYTES, (uint32_t)held->itemsize * 8};
+    view->raw   = dtype != NULL ? fp_dtype_raw(dtype) : PyUnicode_FromString(format);
+    Py_XDECREF(dtype);
+    return view->raw != NULL;
+}
+
+static bool read_buffer(PyObject *object, const py_buffer *held, const char *name, fp_view *view)
+{
+    view->base        = held->buf;
+    view->is_readonly = held->readonly != 0;
+    if (held->format != NULL && strchr(held->format, 'O') != NULL) {
+        fp_raise_format(
+            FERRY_ERR_INVALID_INPUT,
+            "%s holds Python objects, which mean nothing on another rank: give an array "
+            "of numbers",
+            FP_CALLED(name));
+        return false;
+    }
+    if (held->itemsize < 1 || held->itemsize > INT32_MAX / 8) {
+        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s has elements of %zd bytes", FP_CALLED(name),
+                        held->itemsize);
+        return false;
+    }
+    if (!fp_view_check_dims(held->ndim, name) || !set_dtype(object, held, view)) {
+        return false;
+    }
+    view->n_dims = (uint32_t)held->ndim;
+    int64_t step = held->itemsize;
+    for (uint32_t d = view->n_dims; d-- > 0;) { /* ctypes leaves strides out: row-major */
+        int64_t own = held->strides == NULL ? step : held->strides[d];
+        own         = held->len == 0 ? 1 : own; /* numpy's are 0 where there is no element */
+        if (!fp_view_set_dim(view, d, held->shape[d], own, name)) {
+            return false;
+        }
+        step *= held->shape[d];
+    }
+    return fp_view_finish(view, name);
 }
 
 int fp_view_buffer(PyObject *object, const char *name, bool writable, fp_view *view)
@@ -99,33 +157,9 @@ int fp_view_buffer(PyObject *object, const char *name, bool writable, fp_view *v
         free(held);
         return readonly ? -1 : 0;
     }
-    view->source      = FP_SOURCE_BUFFER;
-    view->held        = held;
-    view->base        = held->buf;
-    view->is_readonly = held->readonly != 0;
-    view->dtype       = dtype_of_format(held->format, held->itemsize);
-    if (held->format != NULL && strchr(held->format, 'O') != NULL) {
-        fp_raise_format(
-            FERRY_ERR_INVALID_INPUT,
-            "%s holds Python objects, which mean nothing on another rank: give an array "
-            "of numbers",
-            FP_CALLED(name));
-        return -1;
-    }
-    if (!fp_view_check_dims(held->ndim, name)) {
-        return -1;
-    }
-    view->n_dims = (uint32_t)held->ndim;
-    int64_t step = held->itemsize;
-    for (uint32_t d = view->n_dims; d-- > 0;) { /* ctypes leaves strides out: row-major */
-        int64_t own = held->strides == NULL ? step : held->strides[d];
-        own         = held->len == 0 ? 1 : own; /* numpy's are 0 where there is no element */
-        if (!fp_view_set_dim(view, d, (uint64_t)held->shape[d], own, name)) {
-            return -1;
-        }
-        step *= held->shape[d];
-    }
-    return fp_view_finish(view, name) ? 1 : -1;
+    view->source = FP_SOURCE_BUFFER;
+    view->held   = held;
+    return read_buffer(object, held, name, view) ? 1 : -1;
 }
 
 PyObject *fp_buffer_object(const void *held)
@@ -150,23 +184,25 @@ static bool interface_dims(PyObject *shape, PyObject *strides, fp_view *view, co
         long long length = PyLong_AsLongLong(PyTuple_GetItem(shape, (Py_ssize_t)d));
         long long own =
             strides == NULL ? step : PyLong_AsLongLong(PyTuple_GetItem(strides, (Py_ssize_t)d));
-        if (PyErr_Occurred() || !fp_view_set_dim(view, d, (uint64_t)length, own, name)) {
+        if (PyErr_Occurred() || !fp_view_set_dim(view, d, length, own, name)) {
             return false;
         }
-        step *= length;
+        step = (int64_t)((uint64_t)step * (uint64_t)length); /* too long: found at the end */
     }
     return fp_view_finish(view, name);
 }
 
-static bool interface_dtype(PyObject *object, ferry_dtype *dtype_out)
+static bool interface_dtype(PyObject *object, fp_view *view)
 {
     PyObject     *dtype = PyObject_GetAttrString(object, "dtype");
     PyObject     *width = dtype == NULL ? NULL : PyObject_GetAttrString(dtype, "itemsize");
     unsigned long bytes = width == NULL ? 0 : PyLong_AsUnsignedLong(width);
     bool          good  = bytes > 0 && bytes < UINT32_MAX / 8 && !PyErr_Occurred();
-    if (good && (!fp_dtype_of(dtype, dtype_out) || dtype_out->element_bits != bytes * 8)) {
+    if (good && (!fp_dtype_of(dtype, &view->dtype) || view->dtype.element_bits != bytes * 8)) {
         PyErr_Clear();
-        *dtype_out = (ferry_dtype){FERRY_BYTES, (uint32_t)bytes * 8};
+        view->dtype = (ferry_dtype){FERRY_BYTES, (uint32_t)bytes * 8};
+        view->raw   = fp_dtype_raw(dtype);
+        good        = view->raw != NULL;
     }
     Py_XDECREF(width);
     Py_XDECREF(dtype);
@@ -181,8 +217,10 @@ static bool read_interface(PyObject *object, PyObject *interface, const char *na
     PyObject *strides = PyDict_GetItemString(interface, "strides");
     PyObject *type    = PyDict_GetItemString(interface, "typestr");
     if (data == NULL || shape == NULL || type == NULL || !PyTuple_Check(data) ||
-        !PyTuple_Check(shape) || PyUnicode_FindChar(type, 'O', 0, 4, 1) >= 0 ||
-        !interface_dtype(object, &view->dtype) || !fp_view_check_dims(PyTuple_Size(shape), name)) {
+        PyTuple_Size(data) != 2 || !PyLong_Check(PyTuple_GetItem(data, 0)) ||
+        !PyTuple_Check(shape) || !PyUnicode_Check(type) ||
+        PyUnicode_FindChar(type, 'O', 0, PyUnicode_GetLength(type), 1) >= 0 ||
+        !interface_dtype(object, view) || !fp_view_check_dims(PyTuple_Size(shape), name)) {
         return false;
     }
     bool has_strides  = strides != NULL && PyTuple_Check(strides);
@@ -199,7 +237,8 @@ static bool read_interface(PyObject *object, PyObject *interface, const char *na
                         FP_CALLED(name));
         return false;
     }
-    return interface_dims(shape, has_strides ? strides : NULL, view, name);
+    return interface_dims(shape, has_strides ? strides : NULL, view, name) &&
+           (view->base != NULL || view->bytes == 0);
 }
 
 int fp_view_interface(PyObject *object, const char *name, bool writable, fp_view *view)
@@ -215,24 +254,17 @@ int fp_view_interface(PyObject *object, const char *name, bool writable, fp_view
     return good ? 1 : PyErr_Occurred() ? -1 : 0;
 }
 
-bool fp_buffer_locate(const fp_view *view, const char *name, char **base_out, uint64_t *bytes_out)
+bool fp_buffer_again(const fp_view *view, const char *name, fp_view *now_out)
 {
-    *base_out  = NULL;
-    *bytes_out = 0;
     if (view->held == NULL) { /* seen by __array_interface__ */
-        fp_view now   = FP_VIEW_INIT;
-        int     found = fp_view_interface(view->owner, name, false, &now);
-        *base_out     = now.base;
-        *bytes_out    = now.bytes;
-        return found >= 0;
+        return fp_view_interface(view->owner, name, false, now_out) >= 0;
     }
     py_buffer now = {.buf = NULL};
-    if (get_buffer(view->owner, &now, BUFFER_STRIDES) != 0) {
+    if (get_buffer(view->owner, &now, BUFFER_STRIDES | BUFFER_FORMAT) != 0) {
         PyErr_Clear(); /* it has no memory now */
         return true;
     }
-    *base_out  = now.buf;
-    *bytes_out = (uint64_t)now.len;
+    bool good = read_buffer(view->owner, &now, name, now_out);
     release_buffer(&now);
-    return true;
+    return good;
 }

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "view.h"
 
+#include <string.h>
+
 /* What a library offers for its own tensors beside __dlpack__: version 1 of DLPack's table. */
 typedef struct dl_exchange {
     uint32_t            major, minor;
@@ -9,8 +11,8 @@ typedef struct dl_exchange {
     int (*describe)(void *object, fp_dl_tensor *out); /* may be NULL; borrows from the object */
 } dl_exchange;
 
-static PyObject *torch_names[9]; /* what is asked of every tensor, as str objects */
-enum { DATA_PTR, SHAPE, STRIDE, DTYPE, IS_CPU, DEVICE, NBYTES, IS_NEG, IS_CONJ };
+static PyObject *torch_names[8]; /* what is asked of every tensor, as str objects */
+enum { DATA_PTR, SHAPE, STRIDE, DTYPE, IS_CPU, DEVICE, IS_NEG, IS_CONJ };
 
 /*
  * torch's own types, whose tensors describe themselves in one call (torch 2.10 and later): ten
@@ -52,8 +54,8 @@ static PyObject *torch_tensor(void)
     if (type != NULL) {
         return type;
     }
-    static const char *const words[] = {"data_ptr", "shape",  "stride", "dtype",  "is_cpu",
-                                        "device",   "nbytes", "is_neg", "is_conj"};
+    static const char *const words[] = {"data_ptr", "shape",  "stride", "dtype",
+                                        "is_cpu",   "device", "is_neg", "is_conj"};
     PyObject                *modules = PyImport_GetModuleDict();
     PyObject                *torch   = PyDict_GetItemString(modules, "torch");
     if (torch == NULL) {
@@ -126,7 +128,12 @@ static bool torch_on_host(PyObject *tensor, const char *name)
     PyObject *device = PyObject_GetAttr(tensor, torch_names[DEVICE]);
     PyObject *text   = device == NULL ? NULL : PyObject_Str(device);
     PyObject *bytes  = text == NULL ? NULL : PyUnicode_AsUTF8String(text);
-    if (bytes != NULL) {
+    if (bytes != NULL && strcmp(PyBytes_AsString(bytes), "meta") == 0) {
+        fp_raise_format(FERRY_ERR_UNSUPPORTED,
+                        "%s is on device meta: it has a shape and no memory; make it with "
+                        "torch.empty_like(..., device=\"cpu\") first",
+                        FP_CALLED(name));
+    } else if (bytes != NULL) {
         fp_raise_format(FERRY_ERR_UNSUPPORTED,
                         "%s is on device %s, and this version moves host memory only: copy it "
                         "with .cpu() and back",
@@ -151,26 +158,27 @@ static bool torch_dims(PyObject *tensor, fp_view *view, const char *name)
     for (uint32_t d = 0; good && d < view->n_dims; d++) {
         long long length = PyLong_AsLongLong(PyTuple_GetItem(shape, (Py_ssize_t)d));
         long long step   = PyLong_AsLongLong(PyTuple_GetItem(stride, (Py_ssize_t)d));
-        good = !PyErr_Occurred() && fp_view_set_dim(view, d, (uint64_t)length, step * width, name);
+        good = !PyErr_Occurred() && fp_view_set_dim(view, d, length, step * width, name);
     }
     Py_XDECREF(shape);
     Py_XDECREF(stride);
     return good && fp_view_finish(view, name);
 }
 
-/* A dtype that ferry has no name for is so many bytes. */
-static bool torch_dtype(PyObject *tensor, ferry_dtype *dtype_out)
+/* A dtype that ferry has no name for is so many bytes, of the name that torch has. */
+static bool torch_dtype(PyObject *tensor, fp_view *view)
 {
     PyObject *dtype = PyObject_GetAttr(tensor, torch_names[DTYPE]);
-    bool      good  = dtype != NULL && fp_dtype_of(dtype, dtype_out);
+    bool      good  = dtype != NULL && fp_dtype_of(dtype, &view->dtype);
     if (!good && dtype != NULL) {
         PyErr_Clear();
         PyObject *width = PyObject_GetAttrString(dtype, "itemsize");
-        *dtype_out      = (ferry_dtype){FERRY_BYTES, 0};
+        view->dtype     = (ferry_dtype){FERRY_BYTES, 0};
+        view->raw       = fp_dtype_raw(dtype);
         if (width != NULL) {
-            dtype_out->element_bits = (uint32_t)PyLong_AsUnsignedLong(width) * 8;
+            view->dtype.element_bits = (uint32_t)PyLong_AsUnsignedLong(width) * 8;
         }
-        good = width != NULL && !PyErr_Occurred();
+        good = width != NULL && view->raw != NULL && !PyErr_Occurred();
         Py_XDECREF(width);
     }
     Py_XDECREF(dtype);
@@ -207,7 +215,7 @@ static bool torch_has_values(PyObject *tensor, const fp_view *view, const char *
 
 static bool view_attributes(PyObject *tensor, const char *name, fp_view *view)
 {
-    return torch_dtype(tensor, &view->dtype) && torch_on_host(tensor, name) &&
+    return torch_dtype(tensor, view) && torch_on_host(tensor, name) &&
            torch_pointer(tensor, name, &view->base) && torch_dims(tensor, view, name);
 }
 
@@ -232,26 +240,4 @@ bool fp_view_torch(PyObject *tensor, const char *name, fp_view *view)
         return false;
     }
     return torch_has_values(tensor, view, name);
-}
-
-bool fp_torch_locate(PyObject *tensor, const char *name, char **base_out, uint64_t *bytes_out)
-{
-    fp_dl_tensor plain;
-    if (describes_itself(tensor) && describe_plain(tensor, &plain) == 0) {
-        uint64_t bytes = (uint64_t)plain.bits * plain.lanes / 8;
-        for (int32_t d = 0; d < plain.n_dims; d++) {
-            bytes *= (uint64_t)plain.shape[d];
-        }
-        *base_out  = (char *)plain.data + plain.byte_offset;
-        *bytes_out = bytes;
-        return true;
-    }
-    PyErr_Clear();
-    if (!torch_pointer(tensor, name, base_out)) {
-        return false;
-    }
-    PyObject *number = PyObject_GetAttr(tensor, torch_names[NBYTES]);
-    *bytes_out       = number == NULL ? 0 : PyLong_AsUnsignedLongLong(number);
-    Py_XDECREF(number);
-    return !PyErr_Occurred();
 }

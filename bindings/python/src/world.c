@@ -66,6 +66,24 @@ static ferry_status make(void *context, ferry_error *error)
                                                           &m->world, error);
 }
 
+/* Asked while a world waits for ranks: an exception of a signal's handler stays set, and ends it.
+ */
+static bool is_interrupted(void *unused)
+{
+    (void)unused;
+    PyGILState_STATE state  = PyGILState_Ensure();
+    bool             raised = PyErr_Occurred() != NULL || PyErr_CheckSignals() != 0;
+    PyGILState_Release(state);
+    return raised;
+}
+
+static ferry_world_options default_options(void)
+{
+    ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
+    options.is_interrupted      = is_interrupted;
+    return options;
+}
+
 #define OPTION_NAMES "secret", "deadline", "entry_limit", "join_limit", "nodes", "host"
 #define OPTION_FORMAT "$zdddzz"
 #define OPTION_PLACES(o)                                                                           \
@@ -79,7 +97,7 @@ static PyObject *from_environment(PyObject *module, PyObject *args, PyObject *kw
 {
     (void)module;
     static char *names[] = {OPTION_NAMES, NULL};
-    making       m       = {.options = FERRY_WORLD_OPTIONS_INIT};
+    making       m       = {.options = default_options()};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|" OPTION_FORMAT, names,
                                      OPTION_PLACES(m.options))) {
         return NULL;
@@ -91,7 +109,7 @@ static PyObject *from_file(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
     static char *names[] = {"path", "rank", "size", OPTION_NAMES, NULL};
-    making       m       = {.options = FERRY_WORLD_OPTIONS_INIT};
+    making       m       = {.options = default_options()};
     PyObject    *path    = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&II|" OPTION_FORMAT, names,
                                      PyUnicode_FSConverter, &path, &m.rank, &m.n_ranks,
@@ -108,7 +126,7 @@ static PyObject *threads(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
     static char *names[] = {"size", OPTION_NAMES, NULL};
-    making       m       = {.options = FERRY_WORLD_OPTIONS_INIT};
+    making       m       = {.options = default_options()};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "I|" OPTION_FORMAT, names, &m.n_ranks,
                                      OPTION_PLACES(m.options))) {
         return NULL;
@@ -175,7 +193,7 @@ static PyObject *from_exchange(PyObject *module, PyObject *args, PyObject *kwarg
 {
     (void)module;
     static char *names[] = {"exchange", OPTION_NAMES, NULL};
-    making       m       = {.options = FERRY_WORLD_OPTIONS_INIT};
+    making       m       = {.options = default_options()};
     PyObject    *object;
     fp_exchange  exchange;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|" OPTION_FORMAT, names, &object,
@@ -199,8 +217,12 @@ static PyObject *from_exchange(PyObject *module, PyObject *args, PyObject *kwarg
     Py_BEGIN_ALLOW_THREADS
     status = make(&m, &error);
     Py_END_ALLOW_THREADS
-    PyObject *made =
-        status == FERRY_OK ? wrap(m.world) : fp_raise_exchanged(&exchange, status, error.message);
+    PyObject *made = NULL;
+    if (status == FERRY_OK) {
+        made = wrap(m.world);
+    } else if (!PyErr_Occurred()) {
+        fp_raise_exchanged(&exchange, status, error.message);
+    }
     fp_exchange_clear(&exchange);
     return made;
 }

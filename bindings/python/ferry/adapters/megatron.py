@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from .. import _ferry
 from .._errors import InvalidInput, Misuse
 
 if TYPE_CHECKING:
@@ -127,8 +128,13 @@ class FerryCopyService(_Base):  # type: ignore[misc]
             return False
         from .._refit import agree
 
-        kept = ([_place(one) for one in sends], [_place(one) for one in receives])
-        same = agree(self._world, lambda: b"=" if kept == self._kept else b"!")
+        kept: List[Any] = []
+
+        def look() -> bytes:
+            kept.extend([_place(one) for one in given] for given in (sends, receives))
+            return b"=" if kept == self._kept else b"!"
+
+        same = agree(self._world, look)
         self._kept = kept
         return all(one == b"=" for one in same)
 
@@ -159,9 +165,7 @@ def _checked(task_id: int) -> int:
 
 def _place(request: Request) -> Tuple[Any, ...]:
     task, tensor, _, _, rank = request
-    if not hasattr(tensor, "stride"):
-        return (task, id(tensor), rank)
-    where = (tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.element_size())
+    where = tensor if isinstance(tensor, int) else _ferry.place_of(tensor, f"task {task}")
     return (task, where, rank)
 
 
@@ -203,25 +207,40 @@ def prepare(
     *,
     world: Optional["World"] = None,
     progress: Optional[Callable[[Any], Any]] = None,
+    buffers: bool = True,
     **options: Any,
 ) -> "Refit":
     """Collective: a :class:`ferry.Refit` from module to module, to be run as often as wanted.
 
     Planned by :mod:`ferry.resharding.planner`, on the modules' parameters and their
     ``pg_collection``; either module is None on a rank without that side. The slices of parameters
-    are read and written where they are.
+    are read and written where they are; if a parameter's memory was replaced since, a run says so,
+    with its name, on all ranks. Persistent buffers go like parameters, unless ``buffers`` is False.
     """
     from .._refit import Refit
     from ..resharding.planner import build_centralized_reshard_plan
 
-    plan = build_centralized_reshard_plan(src_module, dst_module, num_experts=num_experts)
+    plan = build_centralized_reshard_plan(
+        src_module, dst_module, num_experts=num_experts, buffers=buffers
+    )
 
     def tasks() -> Any:
         sends = _taken(plan.send_ops, _tensors_of(src_module), "source")
         receives = _taken(plan.recv_ops, _tensors_of(dst_module), "destination")
         return sends, receives
 
-    return Refit.of_tasks(tasks, world=world, progress=progress, **options)
+    watched = [_moved(plan.send_ops, src_module), _moved(plan.recv_ops, dst_module)]
+    return Refit.of_tasks(tasks, world=world, progress=progress, watched=watched, **options)
+
+
+def _moved(ops: Any, module: Any) -> Callable[[], Dict[str, Any]]:
+    """The tensors of a plan as the module has them when that is asked for."""
+    names = {op.param_name for op in ops}
+
+    def look() -> Dict[str, Any]:
+        return {name: one for name, one in _tensors_of(module).items() if name in names}
+
+    return look
 
 
 def refit(
@@ -231,10 +250,12 @@ def refit(
     *,
     world: Optional["World"] = None,
     progress: Optional[Callable[[Any], Any]] = None,
+    buffers: bool = True,
     **options: Any,
 ) -> "RefitResult":
     """Collective: one run of what :func:`prepare` plans."""
     with prepare(
-        src_module, dst_module, num_experts, world=world, progress=progress, **options
-    ) as planned:
+        src_module, dst_module, num_experts, world=world, progress=progress, buffers=buffers,
+        **options,
+    ) as planned:  # fmt: skip
         return planned.run()

@@ -286,7 +286,8 @@ def prepare(
 ) -> "Refit":
     """Collective: a :class:`ferry.Refit` between two state dicts, to be run as often as wanted.
 
-    The destination's local tensors are written where they are. ``options`` are those of
+    The destination's local tensors are written where they are; if their memory or that of a source
+    was replaced since, a run says so, with the tensor's name, on all ranks. ``options`` are those of
     :class:`ferry.RemoteCopyService`. Entries that are no tensors are left alone.
     """
     from .._refit import Refit
@@ -297,7 +298,21 @@ def prepare(
         (job.spec(), job.shards(0, source, own.rank), job.shards(1, destination, own.rank))
         for job in jobs
     ]
-    return Refit.of_parts(parts, world=own, replica=replica, progress=progress, **options)
+    watched = [_locals(source), _locals(destination)]
+    return Refit.of_parts(
+        parts, world=own, replica=replica, progress=progress, watched=watched, **options
+    )
+
+
+def _locals(state_dict: Optional[Local]) -> Any:
+    """What the tensors of a state dict hold on this rank when that is asked for: other memory than
+    before means that it was replaced."""
+    given = {
+        name: tensor
+        for name, tensor in (state_dict or {}).items()
+        if hasattr(tensor, "element_size") and tensor.numel() != 0
+    }
+    return lambda: {name: _local(tensor) for name, tensor in given.items()}
 
 
 def refit(

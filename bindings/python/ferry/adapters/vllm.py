@@ -10,9 +10,11 @@ the source whole on its ranks, or sharded over a tensor-parallel group of its ow
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .._errors import InvalidInput
+from .. import _ferry
+from .._errors import Error, InvalidInput, Unsupported
 
 if TYPE_CHECKING:
     from .._ferry import World
@@ -39,6 +41,8 @@ class Config:
     vocab_size: int = 0  # 0: no embedding and no head
     vocab_multiple: int = 64  # the server pads its vocabulary to a multiple of this
     qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
     qk_norm: bool = False
     tied: bool = False  # the head is the embedding
     dtype: str = "bf16"
@@ -60,24 +64,40 @@ class Config:
 
     @classmethod
     def of_hf(cls, config: Any, **others: Any) -> "Config":
-        """Of a configuration of transformers, or of the dict of a ``config.json``."""
+        """Of a configuration of transformers, or of the dict of a ``config.json``.
+
+        Biases and norms of heads are those of ``attention_bias``, ``mlp_bias`` and the model's
+        type: Qwen2 has biases of queries, keys and values, Qwen3 has norms of queries and keys.
+        ``others`` are fields of this class that count instead.
+        """
 
         def get(name: str, default: Any = None) -> Any:
             if isinstance(config, Mapping):
                 return config.get(name, default)
             return getattr(config, name, default)
 
-        return cls(
-            hidden_size=get("hidden_size"),
-            n_heads=get("num_attention_heads"),
-            intermediate_size=get("intermediate_size"),
-            n_layers=get("num_hidden_layers"),
-            n_kv_heads=get("num_key_value_heads") or 0,
-            head_dim=get("head_dim") or 0,
-            vocab_size=get("vocab_size") or 0,
-            tied=bool(get("tie_word_embeddings", False)),
-            **others,
-        )
+        for name in ("num_experts", "num_local_experts", "n_routed_experts"):
+            if (get(name) or 0) > 1:
+                raise Unsupported(
+                    f"the configuration has {name}={get(name)}: this adapter knows dense decoders, "
+                    "and a mixture of experts needs a spec of its own"
+                )
+        kind, bias = get("model_type") or "", bool(get("attention_bias"))
+        fields: Dict[str, Any] = {
+            "hidden_size": get("hidden_size"),
+            "n_heads": get("num_attention_heads"),
+            "intermediate_size": get("intermediate_size"),
+            "n_layers": get("num_hidden_layers"),
+            "n_kv_heads": get("num_key_value_heads") or 0,
+            "head_dim": get("head_dim") or 0,
+            "vocab_size": get("vocab_size") or 0,
+            "qkv_bias": bias or kind == "qwen2",
+            "o_bias": bias and kind != "qwen2",
+            "mlp_bias": bool(get("mlp_bias")),
+            "qk_norm": kind == "qwen3",
+            "tied": bool(get("tie_word_embeddings", False)),
+        }
+        return cls(**{**fields, **others})
 
     @property
     def q_rows(self) -> int:
@@ -138,17 +158,22 @@ def _tensors(config: Config) -> List[Tensor]:
             for one, n in rows.items()
         ]
         found += [*qkv, _fused(_layer(config, f"{attention}qkv_proj.{kind}"), qkv, config)]
-    gate_up = [
-        _plain(_layer(config, f"mlp.{one}_proj.weight"), [config.intermediate_size, hidden], config)
-        for one in ("gate", "up")
-    ]
-    found += [*gate_up, _fused(_layer(config, "mlp.gate_up_proj.weight"), gate_up, config)]
+    for kind in ("weight", "bias") if config.mlp_bias else ("weight",):
+        shape = [config.intermediate_size, hidden][: 2 if kind == "weight" else 1]
+        gate_up = [
+            _plain(_layer(config, f"mlp.{one}_proj.{kind}"), shape, config) for one in ("gate", "up")
+        ]
+        found += [*gate_up, _fused(_layer(config, f"mlp.gate_up_proj.{kind}"), gate_up, config)]
     shapes = {
         attention + "o_proj.weight": [hidden, config.q_rows],
         "mlp.down_proj.weight": [hidden, config.intermediate_size],
         "input_layernorm.weight": [hidden],
         "post_attention_layernorm.weight": [hidden],
     }
+    if config.o_bias:
+        shapes[attention + "o_proj.bias"] = [hidden]
+    if config.mlp_bias:
+        shapes["mlp.down_proj.bias"] = [hidden]
     if config.qk_norm:
         shapes[attention + "q_norm.weight"] = [config.head_dim]
         shapes[attention + "k_norm.weight"] = [config.head_dim]
@@ -202,8 +227,8 @@ def _rules(config: Config, tp: int) -> List[Dict[str, Any]]:
         {"match": "*.v_proj.*", "shard": kv},
         {"match": "*.gate_proj.*", "shard": cut(0)},
         {"match": "*.up_proj.*", "shard": cut(0)},
-        {"match": "*.o_proj.*", "shard": cut(1, unit=config.head_dim)},
-        {"match": "*.down_proj.*", "shard": cut(1)},
+        {"match": "*.o_proj.weight", "shard": cut(1, unit=config.head_dim)},
+        {"match": "*.down_proj.weight", "shard": cut(1)},
     ]
     for name in _vocabulary(config):
         rules.append({"match": name, "shard": cut(0, sizes=config.vocab_rows(tp))})
@@ -302,6 +327,28 @@ def _sides(
     return found[0], found[1]
 
 
+def _check_written(
+    planned: "Refit", destination: Optional[Mapping[str, Any]], rank: int, leave: Sequence[str]
+) -> bytes:
+    """A server that is half new is worse than none: whatever it has is written, or named here."""
+    if destination is None:
+        return b""
+    written = planned.plans[0].shards("destination", rank)
+    places = {_ferry.place_of(destination[name], name) for name in written if name in destination}
+    for name, one in destination.items():
+        if name in written or not hasattr(one, "shape") or any(fnmatchcase(name, p) for p in leave):
+            continue
+        if _ferry.place_of(one, name) not in places:  # a head that is the embedding is written
+            raise InvalidInput(
+                f'destination tensor "{name}" on rank {rank} is written by nothing: the config does '
+                "not describe it. Correct the config (biases, norms, layers, prefix), or name it in "
+                "leave=[...] to keep what it holds",
+                tensor=name,
+                ranks=(rank,),
+            )
+    return b""
+
+
 def prepare(
     source: Optional[Mapping[str, Any]],
     destination: Optional[Mapping[str, Any]],
@@ -312,11 +359,16 @@ def prepare(
     source_ranks: Optional[Sequence[int]] = None,
     destination_ranks: Optional[Sequence[int]] = None,
     world: Optional["World"] = None,
+    leave: Sequence[str] = (),
     **options: Any,
 ) -> "Refit":
     """Collective: a :class:`ferry.Refit` from a Hugging Face style state dict into a server's,
-    which may hold a padded vocabulary."""
-    from .._refit import Refit
+    which may hold a padded vocabulary.
+
+    Every tensor of the destination is written, or this is an error on all ranks; names that fit a
+    pattern of ``leave``, such as ``"*.inv_freq"``, keep what they hold.
+    """
+    from .._refit import Refit, agree
     from .._world import world as default
 
     own = default() if world is None else world
@@ -326,7 +378,21 @@ def prepare(
     }  # fmt: skip
     made = spec(config, **how)
     sides = _sides(config, source, destination, own.rank, how)
-    return Refit(*sides, made, world=own, **options)
+    watched = [_given(state, side) for state, side in zip((source, destination), sides)]
+    planned = Refit(*sides, made, world=own, watched=watched, **options)
+    try:
+        agree(own, lambda: _check_written(planned, sides[1], own.rank, leave))
+    except Error:
+        planned.close()
+        raise
+    return planned
+
+
+def _given(state: Any, side: Optional[Mapping[str, Any]]) -> Any:
+    """Tensors of which a part is moved, as they were given: see Refit's `watched`."""
+    parts = {name for name, one in (side or {}).items() if one is not state[name]}
+    given = {name: state[name] for name in parts}
+    return lambda: given
 
 
 def refit(

@@ -269,7 +269,51 @@ def describe_module(
     named = list(module.named_parameters(recurse=True))
     if buffers:
         named.extend(_persistent_buffers(module))
-    return extract_all(named, rank, groups, num_experts, build_layer_module_prefix_map(module))
+    listed = extract_all(named, rank, groups, num_experts, build_layer_module_prefix_map(module))
+    for meta in listed:
+        _number_expert(meta, num_experts)
+    return listed
+
+
+_LOCAL_EXPERT = re.compile(r"(?<![^.])local_experts\.(\d+)(?![^.])")
+
+
+def _number_expert(meta: ParameterMetadata, num_experts: Optional[int]) -> None:
+    """Experts that are modules of their own (``local_experts.K``) are numbered on each rank from 0
+    on: by that name alone, one rank's expert would pass for another's."""
+    ranks = meta.expert_parallel_group_ranks or []
+    if not meta.is_ep or len(ranks) < 2 or meta.global_expert_index is not None:
+        return
+    name = meta.resolved_name or meta.name
+    found = _LOCAL_EXPERT.search(name)
+    if found is None:
+        raise InvalidInput(
+            f'parameter "{meta.name}" on rank {meta.owner_rank} is of experts (allreduce=False) '
+            f"that are spread over {len(ranks)} ranks, and its name does not say of which: "
+            "experts are found by local_experts.K, weightK or biasK",
+            tensor=meta.name,
+            ranks=(meta.owner_rank,),
+        )
+    if num_experts is None or num_experts % len(ranks) != 0 or meta.owner_rank not in ranks:
+        raise InvalidInput(
+            f'parameter "{meta.name}" on rank {meta.owner_rank} is of one of the experts that '
+            f"ranks {ranks} share, and num_experts is {num_experts}: give the number of all "
+            "experts, a multiple of these ranks",
+            tensor=meta.name,
+            ranks=(meta.owner_rank,),
+        )
+    each, local = num_experts // len(ranks), int(found.group(1))
+    if local >= each:
+        raise InvalidInput(
+            f'parameter "{meta.name}" on rank {meta.owner_rank} is of local expert {local}, but of '
+            f"{num_experts} experts on {len(ranks)} ranks each has {each}",
+            tensor=meta.name,
+            ranks=(meta.owner_rank,),
+        )
+    meta.global_expert_index = ranks.index(meta.owner_rank) * each + local
+    meta.resolved_name = (
+        name[: found.start(1)] + str(meta.global_expert_index) + name[found.end(1) :]
+    )
 
 
 def _persistent_buffers(module: Any) -> Iterator[Tuple[str, Any]]:
