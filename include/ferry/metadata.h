@@ -123,7 +123,8 @@ typedef struct ferry_process_groups {
 
 /*
  * Metadata from a description of the parameter and its rank's groups. num_experts may be NULL: not
- * given. The result borrows name, groups and lists. Resolve its name before planning with it.
+ * given. *metadata_out was made with its _INIT value; it borrows name, groups and lists. Resolve its
+ * name before planning with it.
  */
 FERRY_API ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
                                                     const char *param_name, uint32_t owner_rank,

@@ -63,9 +63,10 @@ typedef struct ferry_sharding_descriptor {
     }
 
 /*
- * The descriptors of a parameter, at most one: *n_out is 0 when neither side is TP, or when a group
- * is not known. Source ranks x local length must equal destination ranks x local length, else
- * FERRY_ERR_INVALID_PLAN: a replicated tensor must not pass as sharded.
+ * The descriptors of a parameter, at most one, in *descriptor_out, which was made with its _INIT
+ * value: *n_out is 0 when neither side is TP, or when a group is not known. Source ranks x local
+ * length must equal destination ranks x local length, else FERRY_ERR_INVALID_PLAN: a replicated
+ * tensor must not pass as sharded.
  */
 FERRY_API ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
                                                          const ferry_param_metadata *dst,

@@ -58,6 +58,36 @@ ferry_status fy_fail_no_memory(ferry_error *error, const char *what)
     return fy_fail(error, FERRY_ERR_NO_MEMORY, "out of memory while allocating %s", what);
 }
 
+/* No struct of any version is longer: a size above is memory that nobody has initialised. */
+enum { MOST_STRUCT_BYTES = 4096 };
+
+ferry_status fy_copy_in(const void *given, size_t least_bytes, void *own, size_t own_bytes,
+                        const char *what, const char *init, ferry_error *error)
+{
+    if (given == NULL) {
+        return FERRY_OK;
+    }
+    size_t given_bytes;
+    memcpy(&given_bytes, given, sizeof given_bytes);
+    if (given_bytes < least_bytes || given_bytes > MOST_STRUCT_BYTES) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s has struct_size %zu, which no version of it has: make it with %s", what,
+                       given_bytes, init);
+    }
+    for (size_t i = own_bytes; i < given_bytes; i++) {
+        if (((const unsigned char *)given)[i] != 0) {
+            return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                           "%s has struct_size %zu, and byte %zu of it is not 0; this library "
+                           "knows the first %zu: leave the newer fields at 0, or run with the "
+                           "library that the program was built for",
+                           what, given_bytes, i, own_bytes);
+        }
+    }
+    memcpy(own, given, given_bytes < own_bytes ? given_bytes : own_bytes);
+    memcpy(own, &own_bytes, sizeof own_bytes);
+    return FERRY_OK;
+}
+
 ferry_status fy_check_out(const void *to, const char *what, ferry_error *error)
 {
     size_t wanted = to == NULL ? 0 : *(const size_t *)to;

@@ -17,6 +17,15 @@ ferry_status fy_fail(ferry_error *error, ferry_status status, const char *format
 ferry_status fy_fail_no_memory(ferry_error *error, const char *what);
 
 /*
+ * Reads a caller's struct that begins with a struct_size into *own, which holds the defaults. An
+ * older, shorter one sets the fields that it has; least_bytes are those of its first version. A
+ * newer, longer one is fine as long as what is unknown here is zero, which means the default. given
+ * may be NULL: the defaults stay. src/base/options.h has one call for each struct.
+ */
+ferry_status fy_copy_in(const void *given, size_t least_bytes, void *own, size_t own_bytes,
+                        const char *what, const char *init, ferry_error *error);
+
+/*
  * Fills a caller's struct that begins with a struct_size: callers with an older, shorter one get
  * its fields, those with a newer one ours.
  */

@@ -2,6 +2,7 @@
 #include "checkpoint/compare.h"
 
 #include "base/checked.h"
+#include "base/options.h"
 #include "checkpoint/crew.h"
 
 #include <string.h>
@@ -215,27 +216,26 @@ ferry_status ferry_checkpoint_compare(const ferry_checkpoint *a, const ferry_che
                                       const ferry_compare_options *options,
                                       ferry_compare_result *result_out, ferry_error *error)
 {
-    const ferry_compare_options defaults = FERRY_COMPARE_OPTIONS_INIT;
     if (a == NULL || b == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_checkpoint_compare needs two checkpoints");
     }
-    if (options != NULL && options->struct_size < sizeof *options) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_compare_options has struct_size %zu; use FERRY_COMPARE_OPTIONS_INIT",
-                       options->struct_size);
+    ferry_compare_options own;
+    ferry_status          status = fy_take_compare_options(options, &own, error);
+    if (status == FERRY_OK && result_out != NULL) {
+        status = fy_check_out(result_out, "ferry_compare_result", error);
     }
-    if (result_out != NULL && fy_check_out(result_out, "ferry_compare_result", error) != FERRY_OK) {
-        return FERRY_ERR_MISUSE;
+    if (status == FERRY_OK) {
+        status = fy_check_cap(own.memory_cap_bytes, error);
     }
-    if (options != NULL && fy_check_cap(options->memory_cap_bytes, error) != FERRY_OK) {
-        return FERRY_ERR_MISUSE;
+    if (status != FERRY_OK) {
+        return status;
     }
-    fy_comparison c = {.options = options == NULL ? &defaults : options, .began = fy_seconds_now()};
+    fy_comparison c = {.options = &own, .began = fy_seconds_now()};
     /* A worker has a span and a window for each side, and more spans for replicas. */
     c.buffers = fy_share_memory(c.options->memory_cap_bytes, c.options->n_threads);
     c.buffers.span_bytes /= 2;
     c.buffers.window_bytes /= 2;
-    ferry_status status = prepare(&c, a, b, error);
+    status = prepare(&c, a, b, error);
     if (status == FERRY_OK) {
         status = run(&c, error);
     }

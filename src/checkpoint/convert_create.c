@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/options.h"
 #include "checkpoint/crew.h"
 #include "checkpoint/layout_file.h"
 #include "checkpoint/open.h"
@@ -120,12 +121,6 @@ static ferry_status find_target(ferry_conversion *c, ferry_error *error)
 
 static ferry_status check_options(const ferry_conversion_options *o, ferry_error *error)
 {
-    if (o->struct_size < sizeof *o) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_conversion_options has struct_size %zu; use "
-                       "FERRY_CONVERSION_OPTIONS_INIT",
-                       o->struct_size);
-    }
     if (o->cast != 0 && !fy_cast_exists(FERRY_F32, o->cast)) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "tensors can be cast to f32, f16, bf16, f8e4m3 and f8e5m2, not to kind %u",
@@ -223,13 +218,15 @@ ferry_status ferry_conversion_create(const ferry_checkpoint *from, const char *t
                                      const ferry_conversion_options *options,
                                      ferry_conversion **conversion_out, ferry_error *error)
 {
-    ferry_conversion_options        defaults = FERRY_CONVERSION_OPTIONS_INIT;
-    const ferry_conversion_options *o        = options == NULL ? &defaults : options;
     if (from == NULL || to == NULL || conversion_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_conversion_create needs a checkpoint, a target and a place");
     }
-    ferry_status status = check_options(o, error);
+    ferry_conversion_options own;
+    ferry_status             status = fy_take_conversion_options(options, &own, error);
+    if (status == FERRY_OK) {
+        status = check_options(&own, error);
+    }
     if (status != FERRY_OK) {
         return status;
     }
@@ -239,7 +236,7 @@ ferry_status ferry_conversion_create(const ferry_checkpoint *from, const char *t
     }
     c->from               = from;
     c->totals.struct_size = sizeof c->totals;
-    status                = keep_options(c, to, o, error);
+    status                = keep_options(c, to, &own, error);
     if (status == FERRY_OK) {
         status = make(c, error);
     }

@@ -2,6 +2,7 @@
 #include "checkpoint/convert.h"
 
 #include "base/checked.h"
+#include "base/options.h"
 #include "base/sort.h"
 #include "checkpoint/convert_files.h"
 #include "checkpoint/crew.h"
@@ -239,26 +240,27 @@ ferry_status ferry_conversion_run(ferry_conversion *conversion, const char *path
                                   const ferry_conversion_run_options *options,
                                   ferry_conversion_result *result_out, ferry_error *error)
 {
-    const ferry_conversion_run_options defaults = FERRY_CONVERSION_RUN_OPTIONS_INIT;
     if (conversion == NULL || path == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_conversion_run needs a conversion and a path");
     }
-    if (options != NULL && options->struct_size < sizeof *options) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_conversion_run_options has struct_size %zu; use "
-                       "FERRY_CONVERSION_RUN_OPTIONS_INIT",
-                       options->struct_size);
+    ferry_conversion_run_options own;
+    ferry_status                 status = fy_take_conversion_run_options(options, &own, error);
+    if (status == FERRY_OK && result_out != NULL) {
+        status = fy_check_out(result_out, "ferry_conversion_result", error);
+    }
+    if (status != FERRY_OK) {
+        return status;
     }
     fy_conversion_work w            = {.conversion       = conversion,
-                                       .options          = options == NULL ? &defaults : options,
+                                       .options          = &own,
                                        .journal          = {.fd = -1},
                                        .copies_in_kernel = true,
                                        .phase            = "preparing",
                                        .began            = fy_seconds_now()};
     fy_leftover        left         = FY_LEFT_NOTHING;
     double             copy_seconds = 0;
-    ferry_status       status = fy_folder_begin(path, w.options->resume, &w.folder, &left, error);
+    status = fy_folder_begin(path, w.options->resume, &w.folder, &left, error);
     if (status != FERRY_OK) {
         return status;
     }

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/config.h"
+#include "base/options.h"
 #include "collective/comm.h"
 #include "collective/tune.h"
 #include "transport/agree.h"
@@ -17,12 +18,6 @@ enum { MOST_LANES = 1024 };
 
 static ferry_status check_options(const ferry_mixed_comm_options *options, ferry_error *error)
 {
-    if (options->struct_size < sizeof *options) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_mixed_comm_options has struct_size %zu; use "
-                       "FERRY_MIXED_COMM_OPTIONS_INIT",
-                       options->struct_size);
-    }
     if (options->dtype != FERRY_F16 && options->dtype != FERRY_BF16 &&
         options->dtype != FERRY_F32) {
         ferry_dtype dtype                        = {0, 0};
@@ -295,8 +290,7 @@ static ferry_status init_all(ferry_mixed_comm *comm, ferry_error *error)
 ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_options *options,
                                      ferry_mixed_comm **comm_out, ferry_error *error)
 {
-    const ferry_mixed_comm_options defaults = FERRY_MIXED_COMM_OPTIONS_INIT;
-    ferry_error                    own;
+    ferry_error own;
     error = error == NULL ? &own : error;
     if (world == NULL || comm_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
@@ -310,17 +304,15 @@ ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_
         fy_joint_leave(world);
         return agreed;
     }
-    comm->options = defaults;
-    if (options != NULL && options->struct_size >= sizeof defaults) {
-        comm->options = *options;
-    } else if (options != NULL) { /* shorter than what may be read; set_up says so */
-        comm->options.struct_size = options->struct_size;
-    }
     comm->world = world;
     fy_world_retain(world);
     pthread_mutex_init(&comm->network, NULL);
     fy_joint_enter(world, FY_JOINT_MIXED_CREATE, 0);
-    ferry_status status = agree(comm, set_up(comm, error), error);
+    ferry_status status = fy_take_mixed_comm_options(options, &comm->options, error);
+    if (status == FERRY_OK) {
+        status = set_up(comm, error);
+    }
+    status = agree(comm, status, error);
     if (status == FERRY_OK) {
         status = agree_on_lanes(comm, error);
     }

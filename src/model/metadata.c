@@ -2,6 +2,7 @@
 #include "model/metadata.h"
 
 #include "base/checked.h"
+#include "base/options.h"
 #include "base/sort.h"
 #include "model/dtype.h"
 #include "model/group.h"
@@ -42,9 +43,16 @@ static ferry_status check_partition(const ferry_param_metadata *m, ferry_error *
     return FERRY_OK;
 }
 
+ferry_status fy_metadata_take(const ferry_param_metadata *given, ferry_param_metadata *m,
+                              ferry_error *error)
+{
+    ferry_status status = fy_take_param_metadata(given, m, error);
+    return status == FERRY_OK ? fy_metadata_check(m, error) : status;
+}
+
 ferry_status fy_metadata_check(const ferry_param_metadata *m, ferry_error *error)
 {
-    if (m == NULL || m->struct_size < sizeof *m || m->name == NULL || m->name[0] == '\0') {
+    if (m->name == NULL || m->name[0] == '\0') {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "metadata needs FERRY_PARAM_METADATA_INIT and a name");
     }
@@ -71,48 +79,68 @@ ferry_status fy_metadata_check(const ferry_param_metadata *m, ferry_error *error
     return m->is_tp ? check_partition(m, error) : FERRY_OK;
 }
 
+static void describe(const ferry_param_description *param, ferry_param_metadata *m)
+{
+    m->n_dims = param->n_dims;
+    memcpy(m->shape, param->shape, sizeof m->shape);
+    m->dtype             = param->dtype;
+    m->is_tp             = param->tensor_model_parallel;
+    m->partition_dim     = param->has_partition_dim ? param->partition_dim : 0;
+    m->partition_stride  = param->has_partition_stride ? param->partition_stride : 1;
+    m->is_ep             = !param->allreduce;
+    m->partition_sizes   = param->partition_sizes;
+    m->n_partition_sizes = param->n_partition_sizes;
+}
+
+static void place_in_groups(const ferry_process_groups *groups, ferry_param_metadata *m)
+{
+    if (m->is_ep) {
+        m->expert_parallel_group_ranks = groups->expert_parallel;
+    }
+    if (m->is_tp) {
+        bool expert_tp = m->is_ep && groups->expert_tensor_parallel != NULL;
+        m->tensor_parallel_group_ranks =
+            expert_tp ? groups->expert_tensor_parallel : groups->tensor_parallel;
+    }
+    m->data_parallel_group_ranks = groups->data_parallel;
+    m->pipeline_parallel_group_ranks =
+        groups->pipeline_parallel == NULL ? groups->world : groups->pipeline_parallel;
+}
+
 ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
                                           const char *param_name, uint32_t owner_rank,
                                           const ferry_process_groups *groups,
                                           const uint64_t             *num_experts,
                                           ferry_param_metadata *metadata_out, ferry_error *error)
 {
-    if (param == NULL || param_name == NULL || groups == NULL || metadata_out == NULL ||
-        param->struct_size < sizeof *param || groups->struct_size < sizeof *groups) {
+    if (param == NULL || param_name == NULL || groups == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_extract_param_metadata needs a description, a name and groups, made "
-                       "with their _INIT values, and a place");
+                       "with their _INIT values");
     }
-    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
-    m.name                 = param_name;
-    m.n_dims               = param->n_dims;
-    memcpy(m.shape, param->shape, sizeof m.shape);
-    m.dtype             = param->dtype;
-    m.is_tp             = param->tensor_model_parallel;
-    m.partition_dim     = param->has_partition_dim ? param->partition_dim : 0;
-    m.partition_stride  = param->has_partition_stride ? param->partition_stride : 1;
-    m.is_ep             = !param->allreduce;
-    m.has_num_experts   = num_experts != NULL;
-    m.num_experts       = num_experts == NULL ? 0 : *num_experts;
-    m.owner_rank        = owner_rank;
-    m.partition_sizes   = param->partition_sizes;
-    m.n_partition_sizes = param->n_partition_sizes;
-    if (m.is_ep) {
-        m.expert_parallel_group_ranks = groups->expert_parallel;
-    }
-    if (m.is_tp) {
-        bool expert_tp = m.is_ep && groups->expert_tensor_parallel != NULL;
-        m.tensor_parallel_group_ranks =
-            expert_tp ? groups->expert_tensor_parallel : groups->tensor_parallel;
-    }
-    m.data_parallel_group_ranks = groups->data_parallel;
-    m.pipeline_parallel_group_ranks =
-        groups->pipeline_parallel == NULL ? groups->world : groups->pipeline_parallel;
-    ferry_status status = fy_metadata_check(&m, error);
+    ferry_param_description p;
+    ferry_process_groups    g;
+    ferry_param_metadata    m      = FERRY_PARAM_METADATA_INIT;
+    ferry_status            status = fy_check_out(metadata_out, "ferry_param_metadata", error);
     if (status == FERRY_OK) {
-        *metadata_out = m;
+        status = fy_take_param_description(param, &p, error);
     }
-    return status;
+    if (status == FERRY_OK) {
+        status = fy_take_process_groups(groups, &g, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    describe(&p, &m);
+    place_in_groups(&g, &m);
+    m.name            = param_name;
+    m.owner_rank      = owner_rank;
+    m.has_num_experts = num_experts != NULL;
+    m.num_experts     = num_experts == NULL ? 0 : *num_experts;
+    status            = fy_metadata_check(&m, error);
+    return status == FERRY_OK
+               ? fy_copy_out(&m, sizeof m, metadata_out, "ferry_param_metadata", error)
+               : status;
 }
 
 ferry_status ferry_model_create(ferry_model **model_out, ferry_error *error)
@@ -157,11 +185,11 @@ ferry_status ferry_model_add(ferry_model *model, const ferry_param_metadata *met
     if (model == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_model_add needs a model");
     }
-    ferry_status status = fy_metadata_check(metadata, error);
+    ferry_param_metadata m;
+    ferry_status         status = fy_metadata_take(metadata, &m, error);
     if (status != FERRY_OK) {
         return status;
     }
-    ferry_param_metadata m = *metadata;
     if (!fy_reserve((void **)&model->params, &model->capacity, model->n_params + 1, sizeof m) ||
         !fy_metadata_copy_texts(&model->arena, &m)) {
         return fy_fail_no_memory(error, "a parameter");
@@ -223,10 +251,8 @@ ferry_status fy_model_copy(const ferry_model *model, ferry_model **copy_out, fer
 
 /* Sources are compared by their DP group; a source without one is a bucket of its own kind, first.
  */
-static int compare_dp(const ferry_param_metadata *a, const ferry_param_metadata *b)
+static int compare_dp(const ferry_group *x, const ferry_group *y)
 {
-    const ferry_group *x = fy_group_or_none(a->data_parallel_group_ranks);
-    const ferry_group *y = fy_group_or_none(b->data_parallel_group_ranks);
     if (x == NULL || y == NULL) {
         return (x != NULL) - (y != NULL);
     }
@@ -234,14 +260,14 @@ static int compare_dp(const ferry_param_metadata *a, const ferry_param_metadata 
 }
 
 typedef struct candidate {
-    const ferry_param_metadata *metadata;
-    size_t                      index;
+    const ferry_group *dp;
+    size_t             index;
 } candidate;
 
 static int compare_candidates(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
-    int              by_group = compare_dp(x->metadata, y->metadata);
+    int              by_group = compare_dp(x->dp, y->dp);
     return by_group != 0 ? by_group : (x->index > y->index) - (x->index < y->index);
 }
 
@@ -253,29 +279,38 @@ ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sou
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_select_source_balanced needs sources, a destination and a place");
     }
-    for (size_t i = 0; i < n_sources; i++) {
-        if (sources[i] == NULL) {
-            return fy_fail(error, FERRY_ERR_MISUSE, "source %zu of %zu is NULL", i, n_sources);
-        }
-    }
-    candidate *sorted = fy_alloc(n_sources, sizeof *sorted);
+    ferry_param_metadata m;
+    candidate           *sorted = fy_alloc(n_sources, sizeof *sorted);
     if (sorted == NULL) {
         return fy_fail_no_memory(error, "the buckets of DP groups");
     }
-    for (size_t i = 0; i < n_sources; i++) {
-        sorted[i] = (candidate){.metadata = sources[i], .index = i};
+    ferry_status status = FERRY_OK;
+    for (size_t i = 0; i < n_sources && status == FERRY_OK; i++) {
+        if (sources[i] == NULL) {
+            status = fy_fail(error, FERRY_ERR_MISUSE, "source %zu of %zu is NULL", i, n_sources);
+            break;
+        }
+        status    = fy_take_param_metadata(sources[i], &m, error);
+        sorted[i] = (candidate){.dp = fy_group_or_none(m.data_parallel_group_ranks), .index = i};
+    }
+    if (status == FERRY_OK) {
+        status = fy_take_param_metadata(destination, &m, error);
+    }
+    if (status != FERRY_OK) {
+        fy_free(sorted);
+        return status;
     }
     fy_sort(sorted, n_sources, sizeof *sorted, compare_candidates);
     /* The first entry of each bucket moves to the front. */
     size_t n_buckets = 0;
     for (size_t i = 0; i < n_sources; i++) {
-        if (n_buckets == 0 || compare_dp(sorted[n_buckets - 1].metadata, sorted[i].metadata) != 0) {
+        if (n_buckets == 0 || compare_dp(sorted[n_buckets - 1].dp, sorted[i].dp) != 0) {
             sorted[n_buckets++] = sorted[i];
         }
     }
     size_t position = 0;
-    if (destination->data_parallel_group_ranks != NULL) {
-        fy_group_find(destination->data_parallel_group_ranks, dst_rank, &position);
+    if (m.data_parallel_group_ranks != NULL) {
+        fy_group_find(m.data_parallel_group_ranks, dst_rank, &position);
     }
     *chosen_out = sorted[position % n_buckets].index;
     fy_free(sorted);

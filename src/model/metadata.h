@@ -18,6 +18,10 @@ struct ferry_model {
 /* What every function checks of metadata from outside, before it looks at anything else. */
 ferry_status fy_metadata_check(const ferry_param_metadata *metadata, ferry_error *error);
 
+/* Reads a caller's metadata and checks it. */
+ferry_status fy_metadata_take(const ferry_param_metadata *given, ferry_param_metadata *metadata,
+                              ferry_error *error);
+
 /* The name in the whole model. */
 static inline const char *fy_metadata_name(const ferry_param_metadata *metadata)
 {

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/options.h"
 #include "base/status.h"
 
 #include <stdio.h>
@@ -230,33 +231,37 @@ static bool write_expert_name(const char *name, uint64_t global, char *buffer)
 ferry_status ferry_assign_resolved_name(ferry_param_metadata *metadata, const ferry_prefix_map *map,
                                         char *buffer, ferry_error *error)
 {
-    if (metadata == NULL || metadata->name == NULL || buffer == NULL ||
-        metadata->struct_size < sizeof *metadata) {
+    ferry_param_metadata m;
+    ferry_status         status = fy_take_param_metadata(metadata, &m, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (metadata == NULL || m.name == NULL || buffer == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_assign_resolved_name needs metadata with a name, and a buffer");
     }
     char          staged[FERRY_NAME_BYTES];
-    const prefix *longest = longest_prefix(map, metadata->name);
+    const prefix *longest = longest_prefix(map, m.name);
     const char   *head    = longest == NULL ? "" : longest->global;
-    const char   *rest = longest == NULL ? metadata->name : metadata->name + strlen(longest->local);
-    int           length = snprintf(staged, sizeof staged, "%s%s", head, rest);
+    const char   *rest    = longest == NULL ? m.name : m.name + strlen(longest->local);
+    int           length  = snprintf(staged, sizeof staged, "%s%s", head, rest);
     if (length < 0 || (size_t)length + 32 > sizeof staged) {
-        return fy_fail(error, FERRY_ERR_LIMIT, "the name %.100s... has more than %d bytes",
-                       metadata->name, FERRY_NAME_BYTES - 32);
+        return fy_fail(error, FERRY_ERR_LIMIT, "the name %.100s... has more than %d bytes", m.name,
+                       FERRY_NAME_BYTES - 32);
     }
-    bool         found = false;
-    uint64_t     local = 0, global = 0;
-    ferry_status status = ferry_detect_expert_index(staged, &found, &local, error);
-    if (status == FERRY_OK && found && metadata->is_ep) {
-        status = find_global_expert(metadata, local, &global, error);
+    bool     found = false;
+    uint64_t local = 0, global = 0;
+    status = ferry_detect_expert_index(staged, &found, &local, error);
+    if (status == FERRY_OK && found && m.is_ep) {
+        status = find_global_expert(&m, local, &global, error);
     }
     if (status != FERRY_OK) {
         return status;
     }
-    if (found && metadata->is_ep) {
+    if (found && m.is_ep) {
         if (!write_expert_name(staged, global, buffer)) {
             return fy_fail(error, FERRY_ERR_LIMIT, "the name %.100s... has more than %d bytes",
-                           metadata->name, FERRY_NAME_BYTES - 32);
+                           m.name, FERRY_NAME_BYTES - 32);
         }
         metadata->has_global_expert_index = true;
         metadata->global_expert_index     = global;

@@ -7,6 +7,7 @@
 #include "model/spec.h"
 
 #include "base/checked.h"
+#include "base/options.h"
 
 #include <string.h>
 
@@ -308,14 +309,6 @@ static ferry_status solve(ferry_plan *plan, ferry_error *error)
 static ferry_status apply_options(ferry_plan *plan, const ferry_plan_options *options,
                                   ferry_error *error)
 {
-    if (options == NULL) {
-        return FERRY_OK;
-    }
-    if (options->struct_size < sizeof *options) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_plan_options has struct_size %zu; use FERRY_PLAN_OPTIONS_INIT",
-                       options->struct_size);
-    }
     if (options->replica > FERRY_REPLICA_SEED) {
         return fy_fail(error, FERRY_ERR_MISUSE, "%u is no replica policy", options->replica);
     }
@@ -359,10 +352,14 @@ ferry_status ferry_plan_create(const ferry_spec *spec, const ferry_plan_options 
     if (spec == NULL || plan_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_create needs a spec and a place");
     }
-    ferry_plan  *plan   = NULL;
-    ferry_status status = fy_spec_lower(spec, &problem, error);
+    ferry_plan        *plan = NULL;
+    ferry_plan_options own;
+    ferry_status       status = fy_take_plan_options(options, &own, error);
     if (status == FERRY_OK) {
-        status = fy_plan_from_problem(&problem, options, &plan, error);
+        status = fy_spec_lower(spec, &problem, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_plan_from_problem(&problem, &own, &plan, error);
     }
     if (status == FERRY_OK) {
         plan->spec = fy_spec_retain(spec);

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Plans of rosters, and rosters in saved plans: the packed models as hex digits. */
 #include "model/roster.h"
+
+#include "base/options.h"
 #include "plan/core.h"
 
 #include <string.h>
@@ -14,12 +16,14 @@ ferry_status ferry_plan_create_from_roster(const ferry_roster       *roster,
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_plan_create_from_roster needs a roster and a place");
     }
-    bool with_seed = options != NULL && options->struct_size >= sizeof *options &&
-                     options->replica == FERRY_REPLICA_SEED;
-    ferry_plan  *plan   = NULL;
-    ferry_status status = fy_roster_lower(roster, with_seed, &problem, error);
+    ferry_plan        *plan = NULL;
+    ferry_plan_options own;
+    ferry_status       status = fy_take_plan_options(options, &own, error);
     if (status == FERRY_OK) {
-        status = fy_plan_from_problem(&problem, options, &plan, error);
+        status = fy_roster_lower(roster, own.replica == FERRY_REPLICA_SEED, &problem, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_plan_from_problem(&problem, &own, &plan, error);
     }
     if (status == FERRY_OK) {
         plan->roster = fy_roster_retain(roster);

@@ -4,6 +4,7 @@
 
 #include "plan/core.h"
 
+#include "base/options.h"
 #include "base/writer.h"
 
 static const char *reason_name(uint32_t reason)
@@ -152,19 +153,20 @@ ferry_status fy_plan_write_members(const ferry_plan *plan, const ferry_plan_json
 ferry_status ferry_plan_write_json(const ferry_plan *plan, const ferry_plan_json_options *options,
                                    ferry_write_fn write, void *context, ferry_error *error)
 {
-    if (plan == NULL || write == NULL ||
-        (options != NULL && options->struct_size < sizeof *options)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_plan_write_json needs a plan, a writer and options with "
-                       "FERRY_PLAN_JSON_OPTIONS_INIT, or none");
+    if (plan == NULL || write == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_write_json needs a plan and a writer");
     }
-    ferry_plan_json_options all = FERRY_PLAN_JSON_OPTIONS_INIT;
-    fy_writer              *w   = fy_alloc(1, sizeof *w);
+    ferry_plan_json_options own;
+    ferry_status            status = fy_take_plan_json_options(options, &own, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_writer *w = fy_alloc(1, sizeof *w);
     if (w == NULL) {
         return fy_fail_no_memory(error, "an output buffer");
     }
     fy_writer_init(w, write, context);
-    ferry_status status = fy_plan_write_members(plan, options == NULL ? &all : options, w, error);
+    status = fy_plan_write_members(plan, &own, w, error);
     fy_write_text(w, "}\n");
     if (status == FERRY_OK || w->failed) {
         status = fy_writer_finish(w, error);

@@ -8,14 +8,19 @@
 #include "plan/reshard_ops.h"
 
 #include "base/checked.h"
+#include "base/options.h"
 
 #include <string.h>
 
-static ferry_status check_exchange(const ferry_exchange *x, const void *plan_out,
-                                   ferry_error *error)
+static ferry_status take_exchange(const ferry_exchange *given, const void *plan_out,
+                                  ferry_exchange *x, ferry_error *error)
 {
-    if (x == NULL || plan_out == NULL || x->struct_size < sizeof *x || x->all_gather == NULL ||
-        x->n_ranks == 0 || x->rank >= x->n_ranks || (x->gather == NULL) != (x->scatter == NULL)) {
+    ferry_status status = fy_take_exchange(given, x, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (plan_out == NULL || x->all_gather == NULL || x->n_ranks == 0 || x->rank >= x->n_ranks ||
+        (x->gather == NULL) != (x->scatter == NULL)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "planning needs a place and an exchange made with FERRY_EXCHANGE_INIT: an "
                        "all_gather, both of gather and scatter or none, and a rank of its world");
@@ -120,7 +125,9 @@ ferry_status ferry_build_local_reshard_plan(const ferry_model        *src_model,
                                             const ferry_plan_options *options,
                                             ferry_reshard_plan **plan_out, ferry_error *error)
 {
-    ferry_status status = check_exchange(exchange, plan_out, error);
+    ferry_exchange own_exchange;
+    ferry_status   status = take_exchange(exchange, plan_out, &own_exchange, error);
+    exchange              = &own_exchange;
     if (status != FERRY_OK) {
         return status;
     }
@@ -396,7 +403,9 @@ ferry_status ferry_build_centralized_reshard_plan(const ferry_model        *src_
                                                   const ferry_plan_options *options,
                                                   ferry_reshard_plan **plan_out, ferry_error *error)
 {
-    ferry_status status = check_exchange(exchange, plan_out, error);
+    ferry_exchange own_exchange;
+    ferry_status   status = take_exchange(exchange, plan_out, &own_exchange, error);
+    exchange              = &own_exchange;
     if (status != FERRY_OK) {
         return status;
     }

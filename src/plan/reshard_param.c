@@ -7,6 +7,7 @@
 #include "model/roster.h"
 
 #include "base/checked.h"
+#include "base/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,17 +60,22 @@ void ferry_transfers_destroy(ferry_transfers *transfers)
     }
 }
 
-static ferry_status check_both(const ferry_param_metadata *src, const ferry_param_metadata *dst,
-                               ferry_error *error)
+/* What a caller says of a parameter at both ends. */
+typedef struct both {
+    ferry_param_metadata src, dst;
+} both;
+
+static ferry_status take_both(const ferry_param_metadata *src, const ferry_param_metadata *dst,
+                              both *both_out, ferry_error *error)
 {
-    ferry_status status = fy_metadata_check(src, error);
+    ferry_status status = fy_metadata_take(src, &both_out->src, error);
     if (status == FERRY_OK) {
-        status = fy_metadata_check(dst, error);
+        status = fy_metadata_take(dst, &both_out->dst, error);
     }
-    if (status == FERRY_OK && src->n_dims != dst->n_dims) {
+    if (status == FERRY_OK && both_out->src.n_dims != both_out->dst.n_dims) {
         status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                         "%s has %u dimensions at the source, but %u at the destination", dst->name,
-                         src->n_dims, dst->n_dims);
+                         "%s has %u dimensions at the source, but %u at the destination",
+                         both_out->dst.name, both_out->src.n_dims, both_out->dst.n_dims);
     }
     return status;
 }
@@ -99,37 +105,48 @@ static ferry_status check_conservation(const ferry_param_metadata *src,
     return FERRY_OK;
 }
 
+static ferry_sharding_descriptor descriptor_of(const both *b, uint32_t dim)
+{
+    return (ferry_sharding_descriptor){
+        .struct_size   = sizeof(ferry_sharding_descriptor),
+        .name          = "tp",
+        .dim           = dim,
+        .src_stride    = b->src.is_tp ? b->src.partition_stride : 1,
+        .dst_stride    = b->dst.is_tp ? b->dst.partition_stride : 1,
+        .src_dim_ranks = b->src.tensor_parallel_group_ranks,
+        .dst_dim_ranks = b->dst.tensor_parallel_group_ranks,
+    };
+}
+
 ferry_status ferry_build_descriptors_for_param(const ferry_param_metadata *src,
                                                const ferry_param_metadata *dst,
                                                ferry_sharding_descriptor  *descriptor_out,
                                                size_t *n_out, ferry_error *error)
 {
-    if (src == NULL || dst == NULL || descriptor_out == NULL || n_out == NULL) {
+    if (src == NULL || dst == NULL || n_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_build_descriptors_for_param needs two metadata and two places");
     }
-    ferry_status status = check_both(src, dst, error);
+    both         b;
+    ferry_status status = take_both(src, dst, &b, error);
+    if (status == FERRY_OK) {
+        status = fy_check_out(descriptor_out, "ferry_sharding_descriptor", error);
+    }
     if (status != FERRY_OK) {
         return status;
     }
-    if ((!src->is_tp && !dst->is_tp) || !has_group(src) || !has_group(dst)) {
+    if ((!b.src.is_tp && !b.dst.is_tp) || !has_group(&b.src) || !has_group(&b.dst)) {
         *n_out = 0;
         return FERRY_OK;
     }
-    uint32_t dim = dst->is_tp ? dst->partition_dim : src->partition_dim;
-    status       = check_conservation(src, dst, dim, error);
-    if (status == FERRY_OK) {
-        *descriptor_out =
-            (ferry_sharding_descriptor){.struct_size   = sizeof *descriptor_out,
-                                        .name          = "tp",
-                                        .dim           = dim,
-                                        .src_stride    = src->is_tp ? src->partition_stride : 1,
-                                        .dst_stride    = dst->is_tp ? dst->partition_stride : 1,
-                                        .src_dim_ranks = src->tensor_parallel_group_ranks,
-                                        .dst_dim_ranks = dst->tensor_parallel_group_ranks};
-        *n_out = 1;
+    uint32_t dim = b.dst.is_tp ? b.dst.partition_dim : b.src.partition_dim;
+    status       = check_conservation(&b.src, &b.dst, dim, error);
+    if (status != FERRY_OK) {
+        return status;
     }
-    return status;
+    ferry_sharding_descriptor found = descriptor_of(&b, dim);
+    *n_out                          = 1;
+    return fy_copy_out(&found, sizeof found, descriptor_out, "ferry_sharding_descriptor", error);
 }
 
 /*
@@ -280,21 +297,24 @@ static ferry_status new_transfers(uint32_t n_dims, ferry_transfers **transfers_o
     return FERRY_OK;
 }
 
-static ferry_status check_descriptors(const char                      *param_name,
-                                      const ferry_sharding_descriptor *descriptors,
-                                      size_t n_descriptors, ferry_error *error)
+/* Reads the one descriptor that may be given, so that no stride of an array is needed. */
+static ferry_status take_descriptor(const char                      *param_name,
+                                    const ferry_sharding_descriptor *descriptors,
+                                    size_t n_descriptors, ferry_sharding_descriptor *own,
+                                    ferry_error *error)
 {
     if (n_descriptors != 1 || descriptors == NULL) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "%s: this planner takes exactly one TP descriptor, not %zu", param_name,
                        n_descriptors);
     }
-    if (descriptors->name == NULL || strcmp(descriptors->name, "tp") != 0) {
+    ferry_status status = fy_take_sharding_descriptor(descriptors, own, error);
+    if (status == FERRY_OK && (own->name == NULL || strcmp(own->name, "tp") != 0)) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "%s: this planner takes a TP descriptor, not \"%s\"", param_name,
-                       descriptors->name == NULL ? "" : descriptors->name);
+                       own->name == NULL ? "" : own->name);
     }
-    return FERRY_OK;
+    return status;
 }
 
 /* The groups that the descriptor names are the ones that cut. */
@@ -315,31 +335,32 @@ ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_plan_multi_dim_lcm needs a name, two metadata and a place");
     }
-    ferry_status status = check_both(src, dst, error);
+    both                      b;
+    ferry_sharding_descriptor descriptor;
+    ferry_status              status = take_both(src, dst, &b, error);
     if (status == FERRY_OK) {
-        status = check_descriptors(param_name, descriptors, n_descriptors, error);
+        status = take_descriptor(param_name, descriptors, n_descriptors, &descriptor, error);
     }
     if (status != FERRY_OK) {
         return status;
     }
-    ferry_param_metadata a = *src, b = *dst;
-    apply_descriptor(descriptors, &a, &b);
-    size_t      my_part = 0;
+    apply_descriptor(&descriptor, &b.src, &b.dst);
+    bool        has_groups = has_group(&b.src) && has_group(&b.dst);
+    size_t      my_part    = 0;
     ferry_error inner;
-    if (!has_group(&a) || !has_group(&b) ||
-        ferry_rank_in_group(my_rank, b.tensor_parallel_group_ranks, &my_part, &inner) != FERRY_OK) {
+    if (!has_groups || ferry_rank_in_group(my_rank, b.dst.tensor_parallel_group_ranks, &my_part,
+                                           &inner) != FERRY_OK) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: %s", param_name,
-                       has_group(&a) && has_group(&b) ? inner.message
-                                                      : "the descriptor lacks a group of ranks");
+                       has_groups ? inner.message : "the descriptor lacks a group of ranks");
     }
     cut_side         src_side = {0}, dst_side = {0};
     ferry_transfers *transfers = NULL;
-    status                     = side_init(&a, &src_side, error);
+    status                     = side_init(&b.src, &src_side, error);
     if (status == FERRY_OK) {
-        status = side_init(&b, &dst_side, error);
+        status = side_init(&b.dst, &dst_side, error);
     }
     if (status == FERRY_OK) {
-        status = new_transfers(b.n_dims, &transfers, error);
+        status = new_transfers(b.dst.n_dims, &transfers, error);
     }
     if (status == FERRY_OK) {
         status = overlap_sides(&src_side, &dst_side, (uint32_t)my_part, transfers, error);
@@ -383,7 +404,10 @@ ferry_status ferry_finalize_dp_transfers(const char *param_name, const ferry_par
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_finalize_dp_transfers needs a name, two metadata and a place");
     }
-    ferry_status status = check_both(src, dst, error);
+    both         b;
+    ferry_status status = take_both(src, dst, &b, error);
+    src                 = &b.src;
+    dst                 = &b.dst;
     for (uint32_t d = 0; status == FERRY_OK && d < dst->n_dims; d++) {
         if (src->shape[d] != dst->shape[d]) {
             status =
@@ -420,23 +444,25 @@ ferry_determine_source_ranks_for_dst_param(const char *param_name, const ferry_p
 {
     ferry_sharding_descriptor descriptor = FERRY_SHARDING_DESCRIPTOR_INIT;
     size_t                    n          = 0;
-    if (param_name == NULL || transfers_out == NULL) {
+    if (param_name == NULL || src == NULL || dst == NULL || transfers_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_determine_source_ranks_for_dst_param needs a name and a place");
+                       "ferry_determine_source_ranks_for_dst_param needs a name, two "
+                       "metadata and a place");
     }
+    both         b;
+    ferry_status status = take_both(src, dst, &b, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    src = &b.src;
+    dst = &b.dst;
     /* The guard compares one dimension; row to column has its sums compared by the planner itself.
      */
-    bool turned = src != NULL && dst != NULL && src->is_tp && dst->is_tp &&
-                  src->partition_dim != dst->partition_dim && has_group(src) && has_group(dst);
-    ferry_status status = FERRY_OK;
+    bool turned = src->is_tp && dst->is_tp && src->partition_dim != dst->partition_dim &&
+                  has_group(src) && has_group(dst);
     if (turned) {
-        descriptor.name          = "tp";
-        descriptor.dim           = dst->partition_dim;
-        descriptor.src_stride    = src->partition_stride;
-        descriptor.dst_stride    = dst->partition_stride;
-        descriptor.src_dim_ranks = src->tensor_parallel_group_ranks;
-        descriptor.dst_dim_ranks = dst->tensor_parallel_group_ranks;
-        n                        = 1;
+        descriptor = descriptor_of(&b, dst->partition_dim);
+        n          = 1;
     } else {
         status = ferry_build_descriptors_for_param(src, dst, &descriptor, &n, error);
     }

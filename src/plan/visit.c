@@ -375,10 +375,9 @@ ferry_status ferry_plan_visit(const ferry_plan *plan, uint32_t rank, ferry_move_
     if (plan == NULL || visitor == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_visit needs a plan and a visitor");
     }
-    if (statistics_out != NULL && statistics_out->struct_size < 2 * sizeof(size_t)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_visit_statistics needs its _INIT value: struct_size is %zu",
-                       statistics_out->struct_size);
+    if (statistics_out != NULL &&
+        fy_check_out(statistics_out, "ferry_visit_statistics", error) != FERRY_OK) {
+        return FERRY_ERR_MISUSE;
     }
     if (rank != FERRY_ALL_RANKS && rank >= plan->problem.n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", rank,

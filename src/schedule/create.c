@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/options.h"
 #include "schedule/relay.h"
 
 #include <math.h>
@@ -292,22 +293,23 @@ static ferry_status check_options(const fy_pairs *pairs, const fy_job *job, ferr
 static ferry_status read_options(const ferry_schedule_options *options, fy_job *job,
                                  ferry_error *error)
 {
-    static const ferry_schedule_options defaults = FERRY_SCHEDULE_OPTIONS_INIT;
-    options                                      = options == NULL ? &defaults : options;
-    if (options->struct_size < sizeof *options || options->rule > FERRY_SCHEDULE_FIRST_FIT_HALF ||
-        options->duplex > FERRY_DUPLEX_HALF) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "options of a schedule start as FERRY_SCHEDULE_OPTIONS_INIT; rule is %u, "
-                       "duplex %u",
-                       options->rule, options->duplex);
+    ferry_schedule_options own;
+    ferry_status           status = fy_take_schedule_options(options, &own, error);
+    if (status != FERRY_OK) {
+        return status;
     }
-    job->rule       = options->rule;
-    job->duplex     = options->rule == FERRY_SCHEDULE_FIRST_FIT_HALF ? (uint32_t)FERRY_DUPLEX_HALF
-                                                                     : options->duplex;
-    job->slot_bytes = options->slot_bytes == 0 ? FERRY_SLOT_BYTES : options->slot_bytes;
-    job->max_tasks  = options->max_tasks == 0 ? FERRY_MAX_TASKS : options->max_tasks;
+    if (own.rule > FERRY_SCHEDULE_FIRST_FIT_HALF || own.duplex > FERRY_DUPLEX_HALF) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "options of a schedule: %u is no ferry_schedule_rule or %u no ferry_duplex",
+                       own.rule, own.duplex);
+    }
+    bool is_half    = own.rule == FERRY_SCHEDULE_FIRST_FIT_HALF;
+    job->rule       = own.rule;
+    job->duplex     = is_half ? (uint32_t)FERRY_DUPLEX_HALF : own.duplex;
+    job->slot_bytes = own.slot_bytes == 0 ? FERRY_SLOT_BYTES : own.slot_bytes;
+    job->max_tasks  = own.max_tasks == 0 ? FERRY_MAX_TASKS : own.max_tasks;
     job->lead       = -1;
-    job->relays     = !options->no_relays && options->rule == FERRY_SCHEDULE_OPTIMAL;
+    job->relays     = !own.no_relays && own.rule == FERRY_SCHEDULE_OPTIMAL;
     return FERRY_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "schedule/schedule.h"
 
 #include "base/alloc.h"
+#include "base/options.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,33 +21,38 @@ static bool is_rate(double rate)
 ferry_status ferry_cluster_create(const ferry_cluster_options *options, ferry_cluster **cluster_out,
                                   ferry_error *error)
 {
-    if (options == NULL || cluster_out == NULL || options->struct_size < sizeof *options) {
+    if (options == NULL || cluster_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_cluster_create needs options that began as "
                        "FERRY_CLUSTER_OPTIONS_INIT, and a place");
     }
-    if (options->ranks_per_node == 0) {
+    ferry_cluster_options own;
+    ferry_status          status = fy_take_cluster_options(options, &own, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (own.ranks_per_node == 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "cluster has 0 ranks per node; a node has at least 1");
     }
-    if (!is_rate(options->rank_bytes_per_s) || !is_rate(options->node_bytes_per_s)) {
+    if (!is_rate(own.rank_bytes_per_s) || !is_rate(own.node_bytes_per_s)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "cluster has ranks of %g bytes/s and nodes of %g bytes/s; rates are "
                        "from 1e-6 to 1e30",
-                       options->rank_bytes_per_s, options->node_bytes_per_s);
+                       own.rank_bytes_per_s, own.node_bytes_per_s);
     }
-    if (!(options->latency_s >= 0 && options->latency_s <= MOST_LATENCY)) {
+    if (!(own.latency_s >= 0 && own.latency_s <= MOST_LATENCY)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "cluster has a latency of %g s; it is from 0 to 1e9", options->latency_s);
+                       "cluster has a latency of %g s; it is from 0 to 1e9", own.latency_s);
     }
     ferry_cluster *cluster = fy_alloc(1, sizeof *cluster);
     if (cluster == NULL) {
         return fy_fail_no_memory(error, "a cluster");
     }
-    *cluster     = (ferry_cluster){.ranks_per_node = options->ranks_per_node,
-                                   .rank_rate      = options->rank_bytes_per_s,
-                                   .node_rate      = options->node_bytes_per_s,
-                                   .latency        = options->latency_s};
+    *cluster     = (ferry_cluster){.ranks_per_node = own.ranks_per_node,
+                                   .rank_rate      = own.rank_bytes_per_s,
+                                   .node_rate      = own.node_bytes_per_s,
+                                   .latency        = own.latency_s};
     *cluster_out = cluster;
     return FERRY_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/options.h"
 #include "base/sort.h"
 #include "schedule/pack.h"
 #include "schedule/rules.h"
@@ -62,26 +63,31 @@ ferry_status fy_scheduled_append(ferry_scheduled_batches *batches, uint32_t from
 ferry_status ferry_scheduled_batches_add(ferry_scheduled_batches     *batches,
                                          const ferry_scheduled_batch *batch, ferry_error *error)
 {
-    if (batches == NULL || batch == NULL || batch->struct_size < sizeof *batch) {
+    if (batches == NULL || batch == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "adding a batch needs a list and a batch made with "
                        "FERRY_SCHEDULED_BATCH_INIT");
     }
-    if (batch->source >= batches->n_pes || batch->destination >= batches->n_pes) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "batch %u goes from PE %u to PE %u, but there are %u PEs",
-                       batch->batch_index, batch->source, batch->destination, batches->n_pes);
+    ferry_scheduled_batch b;
+    ferry_status          status = fy_take_scheduled_batch(batch, &b, error);
+    if (status != FERRY_OK) {
+        return status;
     }
-    if (batch->source == batch->destination) {
+    if (b.source >= batches->n_pes || b.destination >= batches->n_pes) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "batch %u goes from PE %u to PE %u, but there are %u PEs", b.batch_index,
+                       b.source, b.destination, batches->n_pes);
+    }
+    if (b.source == b.destination) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "batch %u goes from PE %u to itself: such batches are not scheduled, leave "
                        "it out",
-                       batch->batch_index, batch->source);
+                       b.batch_index, b.source);
     }
-    ferry_status status = fy_scheduled_append(batches, batch->source, batch->destination,
-                                              batch->batch_index, batch->total_bytes, error);
+    status =
+        fy_scheduled_append(batches, b.source, b.destination, b.batch_index, b.total_bytes, error);
     if (status == FERRY_OK) {
-        batches->iteration[batches->n_batches - 1] = batch->iteration;
+        batches->iteration[batches->n_batches - 1] = b.iteration;
     }
     return status;
 }
@@ -242,20 +248,24 @@ ferry_status ferry_has_conflict(const ferry_scheduled_batch *batch, uint32_t ite
                                 const ferry_scheduled_batches *all_batches, uint32_t duplex,
                                 bool *conflict_out, ferry_error *error)
 {
-    if (batch == NULL || batch->struct_size < sizeof *batch || all_batches == NULL ||
-        conflict_out == NULL || duplex > FERRY_DUPLEX_HALF) {
+    if (batch == NULL || all_batches == NULL || conflict_out == NULL ||
+        duplex > FERRY_DUPLEX_HALF) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "a conflict is asked of a batch made with FERRY_SCHEDULED_BATCH_INIT, a "
                        "list, a ferry_duplex (not %u) and a place",
                        duplex);
     }
+    ferry_scheduled_batch own;
+    ferry_status          status = fy_take_scheduled_batch(batch, &own, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     const ferry_scheduled_batches *all  = all_batches;
-    uint32_t                       from = batch->source, to = batch->destination;
+    uint32_t                       from = own.source, to = own.destination;
     bool                           conflict = false;
     for (size_t i = 0; i < all->n_batches && !conflict; i++) {
-        bool is_same =
-            all->from[i] == from && all->to[i] == to && all->index[i] == batch->batch_index;
-        bool meets = all->from[i] == from || all->to[i] == to ||
+        bool is_same = all->from[i] == from && all->to[i] == to && all->index[i] == own.batch_index;
+        bool meets   = all->from[i] == from || all->to[i] == to ||
                      (duplex == FERRY_DUPLEX_HALF && (all->from[i] == to || all->to[i] == from));
         conflict = all->iteration[i] == iteration && !is_same && meets;
     }

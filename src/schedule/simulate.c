@@ -2,17 +2,12 @@
 #include "schedule/simulate.h"
 
 #include "base/alloc.h"
+#include "base/options.h"
 
 #include <math.h>
 
 static ferry_status check_options(const ferry_simulation_options *options, ferry_error *error)
 {
-    if (options->struct_size < sizeof *options) {
-        return fy_fail(
-            error, FERRY_ERR_MISUSE,
-            "ferry_simulation_options has struct_size %zu; use FERRY_SIMULATION_OPTIONS_INIT",
-            options->struct_size);
-    }
     if (!isfinite(options->pack_bytes_per_s) || options->pack_bytes_per_s < 0) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "pack_bytes_per_s is %g; it must be a rate, or 0 for packing in no time",
@@ -87,15 +82,17 @@ ferry_status ferry_simulation_create(const ferry_schedule           *schedule,
                                      const ferry_simulation_options *options,
                                      ferry_simulation **simulation_out, ferry_error *error)
 {
-    ferry_simulation_options defaults = FERRY_SIMULATION_OPTIONS_INIT;
     if (schedule == NULL || simulation_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_simulation_create needs a schedule and a place for the simulation");
     }
-    options             = options == NULL ? &defaults : options;
+    ferry_simulation_options own;
     ferry_status status = fy_schedule_check_whole(schedule, "ferry_simulation_create", error);
     if (status == FERRY_OK) {
-        status = check_options(options, error);
+        status = fy_take_simulation_options(options, &own, error);
+    }
+    if (status == FERRY_OK) {
+        status = check_options(&own, error);
     }
     if (status != FERRY_OK) {
         return status;
@@ -105,7 +102,7 @@ ferry_status ferry_simulation_create(const ferry_schedule           *schedule,
         return fy_fail_no_memory(error, "a simulation");
     }
     simulation->schedule = schedule;
-    simulation->options  = *options;
+    simulation->options  = own;
     status               = simulate(simulation, error);
     if (status != FERRY_OK) {
         goto out;

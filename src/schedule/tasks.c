@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/options.h"
 #include "base/sort.h"
 
 #include <ferry/group.h>
@@ -61,13 +62,17 @@ static ferry_status check_task(const ferry_task_list *list, const ferry_task *ta
 
 ferry_status ferry_task_list_add(ferry_task_list *tasks, const ferry_task *task, ferry_error *error)
 {
-    if (tasks == NULL || task == NULL || task->struct_size < sizeof *task) {
+    if (tasks == NULL || task == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_task_list_add needs a list and a task that starts as "
                        "FERRY_TASK_INIT");
     }
-    ferry_status status = check_task(tasks, task, error);
-    if (status != FERRY_OK || task->from == task->to) {
+    ferry_task   own;
+    ferry_status status = fy_take_task(task, &own, error);
+    if (status == FERRY_OK) {
+        status = check_task(tasks, &own, error);
+    }
+    if (status != FERRY_OK || own.from == own.to) {
         return status;
     }
     if (tasks->n_tasks == INT32_MAX) {
@@ -77,13 +82,13 @@ ferry_status ferry_task_list_add(ferry_task_list *tasks, const ferry_task *task,
                     sizeof *tasks->tasks)) {
         return fy_fail_no_memory(error, "a task");
     }
-    tasks->tasks[tasks->n_tasks++] = (fy_task){.id          = task->task_id,
-                                               .bytes       = task->bytes,
-                                               .content     = task->content,
-                                               .element     = (uint32_t)task->element_bytes,
-                                               .from        = task->from,
-                                               .to          = task->to,
-                                               .has_content = task->has_content};
+    tasks->tasks[tasks->n_tasks++] = (fy_task){.id          = own.task_id,
+                                               .bytes       = own.bytes,
+                                               .content     = own.content,
+                                               .element     = (uint32_t)own.element_bytes,
+                                               .from        = own.from,
+                                               .to          = own.to,
+                                               .has_content = own.has_content};
     return FERRY_OK;
 }
 

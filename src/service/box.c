@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
+#include "base/options.h"
 #include "service/service.h"
 
 static ferry_status check_form(uint64_t element_bytes, uint32_t n_dims, ferry_error *error)
@@ -33,12 +34,18 @@ static ferry_status check_buffer(const ferry_buffer *buffer, ferry_error *error)
     return FERRY_OK;
 }
 
+ferry_status fy_box_take(const ferry_box *given, ferry_box *box, fy_area *area_out,
+                         ferry_error *error)
+{
+    if (given == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "a box is needed, made with FERRY_BOX_INIT");
+    }
+    ferry_status status = fy_take_box(given, box, error);
+    return status == FERRY_OK ? fy_box_area(box, area_out, error) : status;
+}
+
 ferry_status fy_box_area(const ferry_box *box, fy_area *area_out, ferry_error *error)
 {
-    if (box == NULL || box->struct_size < sizeof *box) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "a box needs its _INIT value: struct_size is %zu",
-                       box == NULL ? (size_t)0 : box->struct_size);
-    }
     ferry_status status = check_form(box->element_bytes, box->n_dims, error);
     if (status == FERRY_OK) {
         status = check_buffer(&box->buffer, error);

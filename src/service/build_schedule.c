@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/options.h"
 
 typedef struct session {
     const ferry_exchange  *exchange;
@@ -30,10 +31,15 @@ typedef struct content {
     void *into;
 } content;
 
-static ferry_status check_exchange(const ferry_exchange *x, ferry_error *error)
+static ferry_status take_exchange(const ferry_exchange *given, ferry_exchange *x,
+                                  ferry_error *error)
 {
-    if (x == NULL || x->struct_size < sizeof *x || x->all_gather == NULL || x->n_ranks == 0 ||
-        x->n_ranks > FERRY_MAX_RANKS || x->rank >= x->n_ranks) {
+    ferry_status status = fy_take_exchange(given, x, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (x->all_gather == NULL || x->n_ranks == 0 || x->n_ranks > FERRY_MAX_RANKS ||
+        x->rank >= x->n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "scheduling needs an exchange made with FERRY_EXCHANGE_INIT: an all_gather "
                        "and a rank of its world");
@@ -60,18 +66,23 @@ static void begin_session(session *s, const ferry_workloads *workloads, uint32_t
 
 static void set_options(session *s, const ferry_build_schedule_options *options)
 {
-    if (s->status != FERRY_OK || options == NULL) {
+    if (s->status != FERRY_OK) {
         return;
     }
-    if (options->struct_size < sizeof *options || options->rule > FERRY_SCHEDULE_FIRST_FIT_HALF ||
-        options->duplex > FERRY_DUPLEX_HALF) {
+    ferry_build_schedule_options own;
+    s->status = fy_take_build_schedule_options(options, &own, &s->error);
+    if (s->status != FERRY_OK) {
+        return;
+    }
+    if (own.rule > FERRY_SCHEDULE_FIRST_FIT_HALF || own.duplex > FERRY_DUPLEX_HALF) {
         s->status = fy_fail(&s->error, FERRY_ERR_MISUSE,
-                            "the options need FERRY_BUILD_SCHEDULE_OPTIONS_INIT, a "
-                            "ferry_schedule_rule and a ferry_duplex");
+                            "options of a schedule: %u is no ferry_schedule_rule or %u no "
+                            "ferry_duplex",
+                            own.rule, own.duplex);
         return;
     }
-    s->rule   = options->rule;
-    s->duplex = options->duplex;
+    s->rule   = own.rule;
+    s->duplex = own.duplex;
 }
 
 static void add_to_hash(fy_hash128 *hash, fy_hash128 next)
@@ -357,10 +368,12 @@ ferry_status ferry_collect_all_batches(const ferry_workloads *workloads, uint32_
 {
     session                  s;
     ferry_scheduled_batches *batches = NULL;
-    ferry_status             status  = check_exchange(exchange, error);
+    ferry_exchange           own_exchange;
+    ferry_status             status = take_exchange(exchange, &own_exchange, error);
     if (status != FERRY_OK) {
         return status;
     }
+    exchange = &own_exchange;
     begin_session(&s, workloads, my_pe, n_pes, exchange, batches_out != NULL);
     if (exchange_batches(&s, &batches) && vote(&s, s.hash)) {
         *batches_out = batches;
@@ -407,10 +420,12 @@ ferry_status ferry_exchange_workload_summaries(const ferry_workloads *workloads,
 {
     session          s;
     ferry_summaries *summaries = NULL;
-    ferry_status     status    = check_exchange(exchange, error);
+    ferry_exchange   own_exchange;
+    ferry_status     status = take_exchange(exchange, &own_exchange, error);
     if (status != FERRY_OK) {
         return status;
     }
+    exchange = &own_exchange;
     begin_session(&s, workloads, my_pe, n_pes, exchange, summaries_out != NULL);
     if (exchange_summaries(&s, NULL, &summaries) && vote(&s, s.hash)) {
         *summaries_out = summaries;
@@ -469,10 +484,12 @@ ferry_status ferry_build_schedule(const ferry_workloads *workloads, uint32_t my_
     ferry_scheduled_batches *batches   = NULL;
     ferry_summaries         *summaries = NULL;
     ferry_local_schedule    *schedule  = NULL;
-    ferry_status             status    = check_exchange(exchange, error);
+    ferry_exchange           own_exchange;
+    ferry_status             status = take_exchange(exchange, &own_exchange, error);
     if (status != FERRY_OK) {
         return status;
     }
+    exchange = &own_exchange;
     begin_session(&s, workloads, my_pe, n_pes, exchange,
                   schedule_out != NULL && summaries_out != NULL);
     set_options(&s, options);

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/copy.h"
+#include "base/options.h"
 #include "pack/cast.h"
 #include "pack/team.h"
 #include "service/service.h"
@@ -197,17 +198,17 @@ static ferry_status check_equal(const job *j, const ferry_box *to, const ferry_b
 ferry_status ferry_copy_box(const ferry_box *to, const ferry_box *from,
                             const ferry_copy_options *options, ferry_error *error)
 {
-    ferry_copy_options o = FERRY_COPY_OPTIONS_INIT;
-    job                j = {.casts = false};
-    if (options != NULL && options->struct_size < sizeof o) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "options of a copy need their _INIT value: struct_size is %zu",
-                       options->struct_size);
-    }
-    o                   = options != NULL ? *options : o;
-    ferry_status status = fy_box_area(to, &j.to, error);
+    ferry_copy_options o;
+    ferry_box          own_to, own_from;
+    job                j      = {.casts = false};
+    ferry_status       status = fy_take_copy_options(options, &o, error);
     if (status == FERRY_OK) {
-        status = fy_box_area(from, &j.from, error);
+        status = fy_box_take(to, &own_to, &j.to, error);
+        to     = &own_to;
+    }
+    if (status == FERRY_OK) {
+        status = fy_box_take(from, &own_from, &j.from, error);
+        from   = &own_from;
     }
     if (status == FERRY_OK && (o.from_kind != 0 || o.to_kind != 0)) {
         status = check_cast(&j, to, from, &o, error);

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "plan/shards.h"
 #include "transport/agree.h"
 #include "transport/host.h"
@@ -12,11 +13,6 @@
 
 static ferry_status check_options(const ferry_service_options *options, ferry_error *error)
 {
-    if (options->struct_size < sizeof *options) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_options has struct_size %zu; use FERRY_SERVICE_OPTIONS_INIT",
-                       options->struct_size);
-    }
     if (options->checksum > FERRY_CHECKSUM_END || options->commit > FERRY_COMMIT_SWAP) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "service options: %u is no ferry_checksum or %u is no ferry_commit",
@@ -56,23 +52,25 @@ static void complete_options(ferry_service_options *options)
 ferry_status ferry_service_create(ferry_world *world, const ferry_service_options *options,
                                   ferry_service **service_out, ferry_error *error)
 {
-    ferry_service_options defaults = FERRY_SERVICE_OPTIONS_INIT;
-    options                        = options == NULL ? &defaults : options;
     if (world == NULL || service_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_create needs a world and a place for the service");
     }
-    ferry_status status = check_options(options, error);
+    ferry_service_options own;
+    ferry_status          status = fy_take_service_options(options, &own, error);
+    if (status == FERRY_OK) {
+        status = check_options(&own, error);
+    }
     if (status != FERRY_OK) {
         return status;
     }
-    if (options->transport != NULL && options->transport->world != world) {
+    if (own.transport != NULL && own.transport->world != world) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "the transport of the service's options belongs to another world");
     }
     ferry_service *service = fy_alloc_zeroed(1, sizeof *service);
-    char          *engines = options->engines == NULL ? NULL : fy_strdup(options->engines);
-    if (service == NULL || (options->engines != NULL && engines == NULL)) {
+    char          *engines = own.engines == NULL ? NULL : fy_strdup(own.engines);
+    if (service == NULL || (own.engines != NULL && engines == NULL)) {
         fy_free(service);
         fy_free(engines);
         return fy_fail_no_memory(error, "a copy service");
@@ -82,15 +80,15 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
     pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK); /* a callback that waits */
     pthread_mutex_init(&service->working, &attributes);
     pthread_mutexattr_destroy(&attributes);
-    service->options         = *options;
+    service->options         = own;
     service->options.engines = service->own_engines = engines;
     complete_options(&service->options);
     service->world                  = world;
     service->statistics.struct_size = sizeof service->statistics;
     fy_world_retain(world);
-    if (options->transport != NULL) {
-        fy_transport_retain(options->transport);
-        service->transport = options->transport;
+    if (own.transport != NULL) {
+        fy_transport_retain(own.transport);
+        service->transport = own.transport;
     }
     *service_out = service;
     return FERRY_OK;
@@ -213,8 +211,13 @@ static ferry_status add(ferry_service *service, bool is_send, uint64_t task_id,
     if (status != FERRY_OK) {
         return status;
     }
-    if (box == NULL || box->struct_size < sizeof *box) {
+    if (box == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "%s needs a box made with FERRY_BOX_INIT", what);
+    }
+    ferry_box own;
+    status = fy_take_box(box, &own, error);
+    if (status != FERRY_OK) {
+        return status;
     }
     if (peer >= service->world->n_ranks) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -225,7 +228,7 @@ static ferry_status add(ferry_service *service, bool is_send, uint64_t task_id,
         return fy_fail(error, FERRY_ERR_MISUSE, "%s beside a bound plan: clear the requests first",
                        what);
     }
-    return fy_registry_add(&service->registry, is_send, task_id, peer, box, error);
+    return fy_registry_add(&service->registry, is_send, task_id, peer, &own, error);
 }
 
 static ferry_status add_bytes(ferry_service *service, bool is_send, uint64_t task_id,

@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/index.h"
+#include "base/options.h"
 
 /* What a move reads: a box of a tensor in the shard of a rank. */
 typedef struct origin {
@@ -312,25 +313,25 @@ ferry_status ferry_schedule_create_for_plan(const ferry_plan             *plan,
                                             const ferry_schedule_options *options,
                                             ferry_schedule **schedule_out, ferry_error *error)
 {
-    if (plan == NULL || schedule_out == NULL ||
-        (options != NULL && options->struct_size < sizeof *options)) {
+    if (plan == NULL || schedule_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_schedule_create_for_plan needs a plan, a place for the schedule and "
-                       "options with FERRY_SCHEDULE_OPTIONS_INIT, or none");
+                       "ferry_schedule_create_for_plan needs a plan and a place for the schedule");
     }
-    ferry_schedule_options usual   = FERRY_SCHEDULE_OPTIONS_INIT;
     ferry_task_list       *tasks   = NULL;
     ferry_cluster         *cluster = NULL;
-    options                        = options == NULL ? &usual : options;
-    ferry_status status            = make_cluster(&plan->problem.cluster, &cluster, error);
+    ferry_schedule_options own;
+    ferry_status           status = fy_take_schedule_options(options, &own, error);
+    if (status == FERRY_OK) {
+        status = make_cluster(&plan->problem.cluster, &cluster, error);
+    }
     if (status == FERRY_OK) {
         status = ferry_task_list_create(plan->problem.n_ranks, &tasks, error);
     }
     if (status == FERRY_OK) {
-        status = make_tasks(plan, options, tasks, error);
+        status = make_tasks(plan, &own, tasks, error);
     }
     if (status == FERRY_OK) {
-        status = ferry_schedule_create(tasks, cluster, options, schedule_out, error);
+        status = ferry_schedule_create(tasks, cluster, &own, schedule_out, error);
     }
     ferry_task_list_destroy(tasks);
     ferry_cluster_destroy(cluster);

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/options.h"
 
 #include <ferry/scheduler.h>
 
@@ -46,11 +47,15 @@ typedef struct gathered {
     const size_t        *lengths;
 } gathered;
 
-static ferry_status check_exchange(const ferry_exchange *x, ferry_error *error)
+static ferry_status take_exchange(const ferry_exchange *given, ferry_exchange *x,
+                                  ferry_error *error)
 {
-    if (x == NULL || x->struct_size < sizeof *x || x->all_gather == NULL || x->n_ranks == 0 ||
-        x->n_ranks > FERRY_MAX_RANKS || x->rank >= x->n_ranks ||
-        (x->gather == NULL) != (x->scatter == NULL)) {
+    ferry_status status = fy_take_exchange(given, x, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (x->all_gather == NULL || x->n_ranks == 0 || x->n_ranks > FERRY_MAX_RANKS ||
+        x->rank >= x->n_ranks || (x->gather == NULL) != (x->scatter == NULL)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "scheduling a plan needs an exchange made with FERRY_EXCHANGE_INIT: an "
                        "all_gather, both of gather and scatter or none, and a rank of its world");
@@ -239,13 +244,15 @@ static void post_status(session *s, message_kind kind)
 static ferry_status fill_call(const ferry_plan *plan, const ferry_schedule_options *options,
                               const session *s, bool has_place, call *call_out, ferry_error *error)
 {
-    ferry_schedule_options usual   = FERRY_SCHEDULE_OPTIONS_INIT;
     uint32_t               n_ranks = s->exchange->n_ranks;
-    options                        = options == NULL ? &usual : options;
-    if (plan == NULL || !has_place || options->struct_size < sizeof *options) {
+    ferry_schedule_options own;
+    if (plan == NULL || !has_place) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_build_plan_schedule needs a plan, a place for the schedule and "
-                       "options with FERRY_SCHEDULE_OPTIONS_INIT, or none");
+                       "ferry_build_plan_schedule needs a plan and a place for the schedule");
+    }
+    ferry_status status = fy_take_schedule_options(options, &own, error);
+    if (status != FERRY_OK) {
+        return status;
     }
     if (ferry_plan_world_size(plan) != n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE,
@@ -253,11 +260,11 @@ static ferry_status fill_call(const ferry_plan *plan, const ferry_schedule_optio
                        ferry_plan_world_size(plan), n_ranks);
     }
     ferry_plan_digest(plan, call_out->plan);
-    call_out->options[0] = options->rule;
-    call_out->options[1] = options->duplex;
-    call_out->options[2] = options->slot_bytes == 0 ? FERRY_SLOT_BYTES : options->slot_bytes;
-    call_out->options[3] = options->max_tasks == 0 ? FERRY_MAX_TASKS : options->max_tasks;
-    call_out->options[4] = options->no_relays;
+    call_out->options[0] = own.rule;
+    call_out->options[1] = own.duplex;
+    call_out->options[2] = own.slot_bytes == 0 ? FERRY_SLOT_BYTES : own.slot_bytes;
+    call_out->options[3] = own.max_tasks == 0 ? FERRY_MAX_TASKS : own.max_tasks;
+    call_out->options[4] = own.no_relays;
     return FERRY_OK;
 }
 
@@ -492,10 +499,12 @@ ferry_status ferry_build_plan_schedule(const ferry_plan             *plan,
                                        const ferry_exchange         *exchange,
                                        ferry_schedule **schedule_out, ferry_error *error)
 {
-    ferry_status status = check_exchange(exchange, error);
+    ferry_exchange own_exchange;
+    ferry_status   status = take_exchange(exchange, &own_exchange, error);
     if (status != FERRY_OK) {
         return status;
     }
+    exchange             = &own_exchange;
     session         s    = {.exchange = exchange};
     call            own  = {{0}, {0}};
     ferry_schedule *part = NULL;

@@ -4,6 +4,7 @@
 #include "schedule/schedule.h"
 
 #include "base/alloc.h"
+#include "base/options.h"
 #include "base/writer.h"
 
 static void write_u64(fy_writer *w, const char *before, uint64_t value)
@@ -81,33 +82,33 @@ ferry_status ferry_schedule_write_json(const ferry_schedule *schedule, const fer
                                        const ferry_plan_json_options *options, ferry_write_fn write,
                                        void *context, ferry_error *error)
 {
-    if (schedule == NULL || plan == NULL || write == NULL ||
-        (options != NULL && options->struct_size < sizeof *options)) {
+    if (schedule == NULL || plan == NULL || write == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_schedule_write_json needs a schedule, its plan, a writer and options "
-                       "with FERRY_PLAN_JSON_OPTIONS_INIT, or none");
+                       "ferry_schedule_write_json needs a schedule, its plan and a writer");
     }
     if (schedule->network.n_ranks != ferry_plan_world_size(plan)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "a schedule of %u ranks cannot be that of a plan of %u ranks",
                        schedule->network.n_ranks, ferry_plan_world_size(plan));
     }
-    ferry_plan_json_options all = FERRY_PLAN_JSON_OPTIONS_INIT;
+    ferry_plan_json_options own;
     ferry_status status = fy_schedule_check_whole(schedule, "ferry_schedule_write_json", error);
+    if (status == FERRY_OK) {
+        status = fy_take_plan_json_options(options, &own, error);
+    }
     if (status != FERRY_OK) {
         return status;
     }
     fy_writer *w = fy_alloc(1, sizeof *w);
-    options      = options == NULL ? &all : options;
     if (w == NULL) {
         return fy_fail_no_memory(error, "an output buffer");
     }
     fy_writer_init(w, write, context);
-    status = fy_plan_write_members(plan, options, w, error);
+    status = fy_plan_write_members(plan, &own, w, error);
     if (status == FERRY_OK) {
         write_head(w, schedule);
-        if (!options->summary) {
-            write_batches(w, schedule, options->rank);
+        if (!own.summary) {
+            write_batches(w, schedule, own.rank);
         }
         fy_write_text(w, "}}\n");
     }

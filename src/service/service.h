@@ -182,6 +182,10 @@ size_t fy_tensors_find(const ferry_tensors *tensors, const char *name);
 /* box.c: the checks of ferry_box, and its area. */
 ferry_status fy_box_area(const ferry_box *box, fy_area *area_out, ferry_error *error);
 
+/* Reads a caller's box, and its area. */
+ferry_status fy_box_take(const ferry_box *given, ferry_box *box, fy_area *area_out,
+                         ferry_error *error);
+
 /* bind.c: into an empty registry. Ranks of the plan are members (ferry_world_member). */
 ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferry_plan *plan,
                      const ferry_tensors *sources, const ferry_tensors *destinations,

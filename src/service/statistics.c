@@ -152,16 +152,11 @@ ferry_status ferry_service_get_statistics(const ferry_service      *service,
                                           ferry_service_statistics *statistics_out,
                                           ferry_error              *error)
 {
-    if (service == NULL || statistics_out == NULL ||
-        statistics_out->struct_size < sizeof *statistics_out) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_get_statistics needs a service, and statistics made with "
-                       "FERRY_SERVICE_STATISTICS_INIT");
+    if (service == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_service_get_statistics needs a service");
     }
-    size_t struct_size          = statistics_out->struct_size;
-    *statistics_out             = service->statistics;
-    statistics_out->struct_size = struct_size;
-    return FERRY_OK;
+    return fy_copy_out(&service->statistics, sizeof service->statistics, statistics_out,
+                       "ferry_service_statistics", error);
 }
 
 /*
@@ -198,28 +193,28 @@ static void fill_peer(const ferry_service *service, const fy_channel *channel,
 ferry_status ferry_service_peer_at(const ferry_service *service, uint32_t index,
                                    ferry_service_peer *peer_out, ferry_error *error)
 {
-    if (index >= ferry_service_peer_count(service) || peer_out == NULL ||
-        peer_out->struct_size < sizeof *peer_out) {
+    if (index >= ferry_service_peer_count(service)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_peer_at needs a scheduled service, an index below "
-                       "ferry_service_peer_count, and a peer made with FERRY_SERVICE_PEER_INIT");
+                       "ferry_service_peer_at needs a scheduled service and an index below "
+                       "ferry_service_peer_count");
     }
-    const fy_exec *exec   = service->exec;
-    uint32_t       before = 0; /* channels to ranks below this one */
+    ferry_service_peer found  = FERRY_SERVICE_PEER_INIT;
+    const fy_exec     *exec   = service->exec;
+    uint32_t           before = 0; /* channels to ranks below this one */
     while (before < exec->n_channels && exec->channels[before].peer < service->world->rank) {
         before++;
     }
     if (!has_local(exec) || index < before) {
-        fill_peer(service, &exec->channels[index], peer_out);
+        fill_peer(service, &exec->channels[index], &found);
     } else if (index > before) {
-        fill_peer(service, &exec->channels[index - 1], peer_out);
+        fill_peer(service, &exec->channels[index - 1], &found);
     } else {
-        peer_out->peer      = service->world->rank;
-        peer_out->paths     = FERRY_PATH_LOCAL;
-        peer_out->engine    = "";
-        peer_out->bytes_out = peer_out->bytes_in = exec->local.bytes;
+        found.peer      = service->world->rank;
+        found.paths     = FERRY_PATH_LOCAL;
+        found.engine    = "";
+        found.bytes_out = found.bytes_in = exec->local.bytes;
     }
-    return FERRY_OK;
+    return fy_copy_out(&found, sizeof found, peer_out, "ferry_service_peer", error);
 }
 
 uint64_t ferry_service_span_count(const ferry_service *service)
@@ -230,12 +225,10 @@ uint64_t ferry_service_span_count(const ferry_service *service)
 ferry_status ferry_service_span_at(const ferry_service *service, uint64_t index,
                                    ferry_span *span_out, ferry_error *error)
 {
-    if (index >= ferry_service_span_count(service) || span_out == NULL ||
-        span_out->struct_size < sizeof *span_out) {
+    if (index >= ferry_service_span_count(service)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_span_at needs an index below ferry_service_span_count, and a "
-                       "span made with FERRY_SPAN_INIT");
+                       "ferry_service_span_at needs an index below ferry_service_span_count");
     }
-    *span_out = service->exec->spans[index];
-    return FERRY_OK;
+    return fy_copy_out(&service->exec->spans[index], sizeof *span_out, span_out, "ferry_span",
+                       error);
 }

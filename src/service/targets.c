@@ -116,22 +116,22 @@ uint64_t ferry_service_destination_count(const ferry_service *service)
 ferry_status ferry_service_destination_at(const ferry_service *service, uint64_t index,
                                           ferry_destination *destination_out, ferry_error *error)
 {
-    if (service == NULL || index >= service->registry.n_targets || destination_out == NULL ||
-        destination_out->struct_size < sizeof *destination_out) {
+    if (service == NULL || index >= service->registry.n_targets) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_destination_at needs a service, an index below "
-                       "ferry_service_destination_count, and a destination made with "
-                       "FERRY_DESTINATION_INIT");
+                       "ferry_service_destination_at needs a service and an index below "
+                       "ferry_service_destination_count");
     }
     const fy_registry *registry = &service->registry;
     const fy_target   *target   = &registry->targets[index];
-    destination_out->name       = registry->names == NULL ? "" : registry->names + target->name;
-    destination_out->state      = target->state;
-    destination_out->version    = target->version;
-    destination_out->bytes      = target->bytes;
-    destination_out->missing    = target->missing;
-    destination_out->buffer     = registry->held[target->held].front;
-    return FERRY_OK;
+    ferry_destination  found    = {
+            .name    = registry->names == NULL ? "" : registry->names + target->name,
+            .state   = target->state,
+            .version = target->version,
+            .bytes   = target->bytes,
+            .missing = target->missing,
+            .buffer  = registry->held[target->held].front,
+    };
+    return fy_copy_out(&found, sizeof found, destination_out, "ferry_destination", error);
 }
 
 uint64_t ferry_service_version(const ferry_service *service)

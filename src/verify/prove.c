@@ -388,19 +388,23 @@ static void cleanup(run *r)
 ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t most_elements,
                           ferry_proof *proof_out, ferry_error *error)
 {
-    if (spec_path == NULL || plan_path == NULL ||
-        (proof_out != NULL && proof_out->struct_size < sizeof *proof_out)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_prove_plan needs two paths, and a proof set to FERRY_PROOF_INIT");
+    if (spec_path == NULL || plan_path == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_prove_plan needs two paths");
     }
-    run          r      = {.most_elements = most_elements};
-    ferry_status status = prove(&r, spec_path, plan_path, error);
+    run          r = {.most_elements = most_elements};
+    ferry_status status =
+        proof_out == NULL ? FERRY_OK : fy_check_out(proof_out, "ferry_proof", error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    status = prove(&r, spec_path, plan_path, error);
     if (status == FERRY_OK && proof_out != NULL) {
-        proof_out->n_tensors            = count_wanted(&r.spec);
-        proof_out->n_moves              = r.tally.n_moves;
-        proof_out->n_destination_shards = r.n_shards;
-        proof_out->bytes_moved          = r.tally.moved;
-        proof_out->bytes_local          = r.tally.local;
+        ferry_proof proof = {.n_tensors            = count_wanted(&r.spec),
+                             .n_moves              = r.tally.n_moves,
+                             .n_destination_shards = r.n_shards,
+                             .bytes_moved          = r.tally.moved,
+                             .bytes_local          = r.tally.local};
+        status            = fy_copy_out(&proof, sizeof proof, proof_out, "ferry_proof", error);
     }
     cleanup(&r);
     return status;

@@ -27,11 +27,6 @@ typedef struct card {
 
 static ferry_status check_bootstrap(const ferry_bootstrap *bootstrap, ferry_error *error)
 {
-    if (bootstrap == NULL || bootstrap->struct_size < offsetof(ferry_bootstrap, barrier)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "a bootstrap needs its _INIT value: struct_size is %zu",
-                       bootstrap == NULL ? (size_t)0 : bootstrap->struct_size);
-    }
     if (bootstrap->n_ranks == 0 || bootstrap->rank >= bootstrap->n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "a bootstrap says rank %u of %u", bootstrap->rank,
                        bootstrap->n_ranks);

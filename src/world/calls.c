@@ -3,6 +3,7 @@
 /* The public calls that join a world and talk in it: checks of arguments, then the table. */
 #include "base/alloc.h"
 #include "base/config.h"
+#include "base/options.h"
 #include "world/meeting.h"
 #include "world/world.h"
 
@@ -112,16 +113,19 @@ ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap     *bootst
                                                const ferry_world_options *options,
                                                ferry_world **world_out, ferry_error *error)
 {
-    if (bootstrap == NULL || bootstrap->struct_size < sizeof *bootstrap ||
-        bootstrap->all_gather == NULL || bootstrap->barrier == NULL || world_out == NULL) {
+    ferry_bootstrap own;
+    ferry_status    status = fy_take_bootstrap(bootstrap, &own, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (own.all_gather == NULL || own.barrier == NULL || world_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_world_create_from_bootstrap needs a bootstrap that starts as "
                        "FERRY_BOOTSTRAP_INIT, its all_gather and barrier, and a place for the "
                        "world");
     }
-    ferry_status status = check_numbers("ferry_world_create_from_bootstrap", bootstrap->rank,
-                                        bootstrap->n_ranks, error);
-    fy_settings  settings;
+    status = check_numbers("ferry_world_create_from_bootstrap", own.rank, own.n_ranks, error);
+    fy_settings settings;
     if (status == FERRY_OK) {
         status = fy_settings_init(&settings, options, error);
     }
@@ -129,7 +133,7 @@ ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap     *bootst
         return status;
     }
     fy_meeting meeting = FY_MEETING_INIT;
-    status             = fy_meet_bootstrap(&meeting, bootstrap, &settings, error);
+    status             = fy_meet_bootstrap(&meeting, &own, &settings, error);
     return join(status, &meeting, &settings, NULL, world_out, error);
 }
 

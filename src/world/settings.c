@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/config.h"
+#include "base/options.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -155,17 +156,14 @@ static ferry_status read_nodes(const char *nodes, nodes_text *text_out, ferry_er
 ferry_status fy_settings_init(fy_settings *settings, const ferry_world_options *options,
                               ferry_error *error)
 {
-    static const ferry_world_options defaults = FERRY_WORLD_OPTIONS_INIT;
-    fy_settings                      filled   = {0};
-    options                                   = options == NULL ? &defaults : options;
-    if (options->struct_size < sizeof *options) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "options of a world start as FERRY_WORLD_OPTIONS_INIT; struct_size is %zu",
-                       options->struct_size);
-    }
-    ferry_status status = read_times(&filled, options, error);
+    fy_settings         filled = {0};
+    ferry_world_options own;
+    ferry_status        status = fy_take_world_options(options, &own, error);
     if (status == FERRY_OK) {
-        status = read_texts(&filled, options, error);
+        status = read_times(&filled, &own, error);
+    }
+    if (status == FERRY_OK) {
+        status = read_texts(&filled, &own, error);
     }
     if (status == FERRY_OK) {
         status = set_interrupt(&filled, options->is_interrupted, options->interrupt_context, error);

@@ -244,7 +244,14 @@ static void test_bootstrap_misuse(void **state)
     empty.n_ranks     = 0;
     small.struct_size = 8;
     must(fy_meet_bootstrap(&meeting, &good, &settings, &error), &error);
-    const ferry_bootstrap *const rows[] = {NULL, &none, &high, &empty, &small};
+    const ferry_bootstrap *const outside[] = {NULL, &small};
+    for (size_t i = 0; i < COUNT_OF(outside); i++) {
+        ferry_world *world = NULL;
+        assert_int_equal(ferry_world_create_from_bootstrap(outside[i], NULL, &world, &error),
+                         FERRY_ERR_MISUSE);
+        check_says("bootstrap", "FERRY_BOOTSTRAP_INIT", &error);
+    }
+    const ferry_bootstrap *const rows[] = {&none, &high, &empty};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         assert_int_equal(fy_meet_bootstrap(&meeting, rows[i], &settings, &error), FERRY_ERR_MISUSE);
     }

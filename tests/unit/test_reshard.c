@@ -218,8 +218,8 @@ static void test_wrong_descriptors(void **state)
     (void)state;
     static const part         half = {0, 2, true, 1, 6, 2, 0};
     ferry_param_metadata      src = metadata_of(&half), dst = metadata_of(&half);
-    ferry_sharding_descriptor d[2], other;
-    ferry_transfers          *t = NULL;
+    ferry_sharding_descriptor d[2] = {FERRY_SHARDING_DESCRIPTOR_INIT}, other;
+    ferry_transfers          *t    = NULL;
     ferry_error               error;
     size_t                    n;
     must(ferry_build_descriptors_for_param(&src, &dst, &d[0], &n, &error), &error);

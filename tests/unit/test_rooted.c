@@ -458,7 +458,7 @@ static void test_failing_ranks(void **state)
         expect("no place", &w, FERRY_ERR_MISUSE, "rank 1: ferry_build_plan_schedule needs");
         w.members[1].has_no_place = false;
         w.members[3].options      = &short_one;
-        expect("options", &w, FERRY_ERR_MISUSE, "rank 3: ferry_build_plan_schedule needs");
+        expect("options", &w, FERRY_ERR_MISUSE, "rank 3: ferry_schedule_options has struct_size 8");
         w.members[3].options = &odd;
         expect("slots", &w, FERRY_ERR_INVALID_INPUT,
                "rank 3 schedules with slot_bytes 64 and rank 0 with 16777216");

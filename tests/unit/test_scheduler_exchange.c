@@ -240,7 +240,7 @@ static void test_failing_pe(void **state)
     w.members[1].workloads    = w.workloads[1];
     w.members[1].options.rule = 9;
     w.members[0].options.rule = FERRY_SCHEDULE_FIRST_FIT;
-    expect("rule", &w, FERRY_ERR_MISUSE, "PE 1: the options need");
+    expect("rule", &w, FERRY_ERR_MISUSE, "PE 1: options of a schedule: 9 is no");
     w.members[1].options.rule = FERRY_SCHEDULE_OPTIMAL;
     expect("two rules", &w, FERRY_ERR_INVALID_INPUT, "PE 1 schedules with rule 0 and PE 0 with 1");
     w.members[0].options.rule = FERRY_SCHEDULE_OPTIMAL;

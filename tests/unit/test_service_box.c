@@ -123,11 +123,11 @@ static void test_bad_boxes(void **state)
             check_row(row->name, area.bytes == 77);
         }
     }
-    ferry_box   box = {0};
+    ferry_box   box = {0}, own;
     fy_area     area;
     ferry_error error;
-    check_status("no size", FERRY_ERR_MISUSE, fy_box_area(&box, &area, &error), &error);
-    check_status("no box", FERRY_ERR_MISUSE, fy_box_area(NULL, &area, &error), &error);
+    check_status("no size", FERRY_ERR_MISUSE, fy_box_take(&box, &own, &area, &error), &error);
+    check_status("no box", FERRY_ERR_MISUSE, fy_box_take(NULL, &own, &area, &error), &error);
     box        = (ferry_box)FERRY_BOX_INIT;
     box.buffer = ferry_buffer_of(NULL, 8);
     check_status("address 0", FERRY_ERR_INVALID_INPUT, fy_box_area(&box, &area, &error), &error);
