@@ -166,7 +166,7 @@ ferry_status fy_settings_init(fy_settings *settings, const ferry_world_options *
         status = read_texts(&filled, &own, error);
     }
     if (status == FERRY_OK) {
-        status = set_interrupt(&filled, options->is_interrupted, options->interrupt_context, error);
+        status = set_interrupt(&filled, own.is_interrupted, own.interrupt_context, error);
     }
     if (status == FERRY_OK && filled.nodes != NULL) {
         nodes_text ignored;
