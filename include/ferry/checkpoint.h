@@ -150,11 +150,13 @@ typedef struct ferry_conversion_totals {
     uint64_t read_bytes;   /* the bytes that the result is made of, each counted once */
     uint64_t file_bytes;   /* what is written, headers and replicas included */
     size_t   n_replicated; /* tensors that no built-in rule knows and every rank of a stage gets */
+    size_t   n_others;     /* of what else lies in the source's folder, copied or not */
+    uint64_t other_bytes;  /* of those that are copied */
 } ferry_conversion_totals;
 
 #define FERRY_CONVERSION_TOTALS_INIT                                                               \
     {                                                                                              \
-        sizeof(ferry_conversion_totals), false, 0, 0, 0, 0, 0                                      \
+        sizeof(ferry_conversion_totals), false, 0, 0, 0, 0, 0, 0, 0                                \
     }
 
 FERRY_API ferry_status ferry_conversion_get_totals(const ferry_conversion  *conversion,
@@ -164,6 +166,27 @@ FERRY_API ferry_status ferry_conversion_get_totals(const ferry_conversion  *conv
 FERRY_API ferry_status ferry_conversion_file_at(const ferry_conversion *conversion, size_t index,
                                                 ferry_checkpoint_file *file_out,
                                                 ferry_error           *error);
+/*
+ * What else lies in the folder of the source. Files are copied along as they are, but for weights
+ * in other formats, folders, and links that lead out of the checkpoint; in config.json a cast
+ * changes torch_dtype. Texts live as long as the conversion.
+ */
+typedef struct ferry_conversion_other {
+    size_t      struct_size;
+    const char *name;
+    uint64_t    bytes;
+    const char *left_out;    /* why it is not copied, a phrase; NULL: it is */
+    const char *torch_dtype; /* what its torch_dtype becomes; NULL: it is copied as it is */
+} ferry_conversion_other;
+
+#define FERRY_CONVERSION_OTHER_INIT                                                                \
+    {                                                                                              \
+        sizeof(ferry_conversion_other), NULL, 0, NULL, NULL                                        \
+    }
+
+FERRY_API ferry_status ferry_conversion_other_at(const ferry_conversion *conversion, size_t index,
+                                                 ferry_conversion_other *other_out,
+                                                 ferry_error            *error);
 /* The name of a tensor that no built-in rule knows; NULL behind the last. */
 FERRY_API const char *ferry_conversion_replicated_at(const ferry_conversion *conversion,
                                                      size_t                  index);

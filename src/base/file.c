@@ -26,8 +26,14 @@ static ferry_status fail_errno(const char *path, const char *what, ferry_error *
 ferry_status fy_file_open(const char *path, int *descriptor_out, struct stat *about_out,
                           ferry_error *error)
 {
+    return fy_file_open_at(AT_FDCWD, path, path, descriptor_out, about_out, error);
+}
+
+ferry_status fy_file_open_at(int folder_fd, const char *name, const char *path, int *descriptor_out,
+                             struct stat *about_out, ferry_error *error)
+{
     /* Not blocking: a FIFO would wait for a writer before we could refuse it. */
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int descriptor = openat(folder_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
         return fail_errno(path, "cannot be opened", error);
     }
@@ -44,11 +50,11 @@ ferry_status fy_file_open(const char *path, int *descriptor_out, struct stat *ab
     return FERRY_OK;
 }
 
-static ferry_status open_regular(const char *path, int *descriptor_out, uint64_t *bytes_out,
-                                 ferry_error *error)
+static ferry_status open_regular(int folder_fd, const char *name, const char *path,
+                                 int *descriptor_out, uint64_t *bytes_out, ferry_error *error)
 {
     struct stat  about;
-    ferry_status status = fy_file_open(path, descriptor_out, &about, error);
+    ferry_status status = fy_file_open_at(folder_fd, name, path, descriptor_out, &about, error);
     if (status == FERRY_OK) {
         *bytes_out = (uint64_t)about.st_size;
     }
@@ -82,9 +88,15 @@ ferry_status fy_file_read_exactly(int descriptor, const char *path, uint64_t off
 ferry_status fy_file_read(const char *path, uint64_t most_bytes, char **text_out,
                           size_t *length_out, ferry_error *error)
 {
+    return fy_file_read_in(AT_FDCWD, path, path, most_bytes, text_out, length_out, error);
+}
+
+ferry_status fy_file_read_in(int folder_fd, const char *name, const char *path, uint64_t most_bytes,
+                             char **text_out, size_t *length_out, ferry_error *error)
+{
     int          descriptor;
     uint64_t     n_bytes;
-    ferry_status status = open_regular(path, &descriptor, &n_bytes, error);
+    ferry_status status = open_regular(folder_fd, name, path, &descriptor, &n_bytes, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -118,7 +130,7 @@ ferry_status fy_file_read_at(const char *path, uint64_t offset, uint64_t n_bytes
 {
     int          descriptor;
     uint64_t     file_bytes;
-    ferry_status status = open_regular(path, &descriptor, &file_bytes, error);
+    ferry_status status = open_regular(AT_FDCWD, path, path, &descriptor, &file_bytes, error);
     if (status == FERRY_OK) {
         status = fy_file_read_exactly(descriptor, path, offset, n_bytes, bytes, error);
         close(descriptor);
@@ -129,7 +141,7 @@ ferry_status fy_file_read_at(const char *path, uint64_t offset, uint64_t n_bytes
 ferry_status fy_file_size(const char *path, uint64_t *bytes_out, ferry_error *error)
 {
     int          descriptor;
-    ferry_status status = open_regular(path, &descriptor, bytes_out, error);
+    ferry_status status = open_regular(AT_FDCWD, path, path, &descriptor, bytes_out, error);
     if (status == FERRY_OK) {
         close(descriptor);
     }

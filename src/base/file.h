@@ -12,6 +12,10 @@
 ferry_status fy_file_read(const char *path, uint64_t most_bytes, char **text_out,
                           size_t *length_out, ferry_error *error);
 
+/* The same of a file of an open folder; path is for sentences. */
+ferry_status fy_file_read_in(int folder_fd, const char *name, const char *path, uint64_t most_bytes,
+                             char **text_out, size_t *length_out, ferry_error *error);
+
 /*
  * Reads n_bytes from the file at offset, exactly; a file that ends early is an error that says so.
  */
@@ -23,7 +27,11 @@ struct stat;
 ferry_status fy_file_open(const char *path, int *descriptor_out, struct stat *about_out,
                           ferry_error *error);
 
-/* The same from one that is open; path is for sentences. */
+/* The same of a file of an open folder; path is for sentences. */
+ferry_status fy_file_open_at(int folder_fd, const char *name, const char *path, int *descriptor_out,
+                             struct stat *about_out, ferry_error *error);
+
+/* Reads from one that is open; path is for sentences. */
 ferry_status fy_file_read_exactly(int descriptor, const char *path, uint64_t offset,
                                   uint64_t n_bytes, char *bytes, ferry_error *error);
 

@@ -12,7 +12,7 @@
 
 /*
  * A checkpoint that is open: its files' headers, and its tensors as one model. Immutable once open;
- * several threads may read it. Files are opened by those who read data.
+ * several threads may read it. Files are opened by those who read data, in the folder that is open.
  */
 typedef struct fy_ckpt_file {
     char        *path; /* to open it */
@@ -24,6 +24,14 @@ typedef struct fy_ckpt_file {
     uint32_t     rank; /* sharded: whose it is; logical: 0 */
     fy_st_header header;
 } fy_ckpt_file;
+
+/* What else lies in its folder. */
+typedef struct fy_ckpt_other {
+    char       *name; /* of a folder with a slash behind it */
+    uint64_t    bytes;
+    bool        is_folder;
+    const char *left_out; /* why it is not copied along with the tensors; NULL: it is */
+} fy_ckpt_other;
 
 /* A tensor of the model, whole: as the headers of a logical checkpoint, or the layout file, say. */
 typedef struct fy_ckpt_tensor {
@@ -41,8 +49,9 @@ typedef struct fy_ckpt_tensor {
 } fy_ckpt_tensor;
 
 struct ferry_checkpoint {
-    char         *path;   /* as it was given, without slashes at its end */
-    char         *folder; /* where its files lie */
+    char         *path;      /* as it was given, without slashes at its end */
+    char         *folder;    /* where its files lie, for sentences */
+    int           folder_fd; /* the same, wherever the process or the folder is moved */
     bool          is_sharded;
     bool          is_folder; /* other files lie there and belong to it */
     fy_arena      arena;
@@ -56,8 +65,8 @@ struct ferry_checkpoint {
     size_t       n_metadata, metadata_capacity;
     json_t      *layout;      /* sharded: ferry.layout.json without its tensors; else NULL */
     char        *layout_path; /* of that file, for sentences */
-    char       **others;      /* names of the folder's other regular files, sorted */
-    size_t       n_others, other_capacity;
+    fy_ckpt_other *others;    /* sorted by name */
+    size_t         n_others, other_capacity;
 };
 
 /* The number of the tensor of this name, or FY_INDEX_NONE. */
@@ -72,5 +81,6 @@ uint32_t fy_ckpt_find(const ferry_checkpoint *checkpoint, const char *name);
 #define FY_LAYOUT_NAME "ferry.layout.json"
 #define FY_INDEX_NAME "model.safetensors.index.json"
 #define FY_SINGLE_NAME "model.safetensors"
+#define FY_CONFIG_NAME "config.json"
 
 #endif

@@ -35,6 +35,28 @@ ferry_status ferry_conversion_file_at(const ferry_conversion *conversion, size_t
     return fy_copy_out(&about, sizeof about, file_out, "ferry_checkpoint_file", error);
 }
 
+ferry_status ferry_conversion_other_at(const ferry_conversion *conversion, size_t index,
+                                       ferry_conversion_other *other_out, ferry_error *error)
+{
+    if (conversion == NULL || index >= conversion->from->n_others) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_conversion_other_at needs a conversion and one of the other files "
+                       "of its source, not number %zu",
+                       index);
+    }
+    const fy_ckpt_other   *other     = &conversion->from->others[index];
+    bool                   is_config = strcmp(other->name, FY_CONFIG_NAME) == 0;
+    ferry_conversion_other about     = {
+            .struct_size = sizeof about,
+            .name        = other->name,
+            .bytes       = other->bytes,
+            .left_out    = other->left_out,
+            .torch_dtype =
+            is_config && conversion->config_changes ? fy_conversion_torch_dtype(conversion) : NULL,
+    };
+    return fy_copy_out(&about, sizeof about, other_out, "ferry_conversion_other", error);
+}
+
 const char *ferry_conversion_replicated_at(const ferry_conversion *conversion, size_t index)
 {
     return conversion == NULL ? NULL
@@ -115,7 +137,8 @@ ferry_status ferry_conversion_estimate(const ferry_conversion *conversion, const
     }
     ferry_status status = try_disk(parent, &seconds, error);
     if (status == FERRY_OK) {
-        *seconds_out = seconds * (double)conversion->totals.file_bytes / TRY_BYTES;
+        const ferry_conversion_totals *t = &conversion->totals;
+        *seconds_out = seconds * ((double)t->file_bytes + (double)t->other_bytes) / TRY_BYTES;
     }
     fy_free(parent);
     return status;

@@ -8,6 +8,7 @@
 #include "checkpoint/crew.h"
 #include "checkpoint/layout_file.h"
 #include "checkpoint/open.h"
+#include "checkpoint/others.h"
 #include "checkpoint/short_form.h"
 #include "pack/cast.h"
 
@@ -52,26 +53,55 @@ ferry_status fy_check_cap(uint64_t cap_bytes, ferry_error *error)
 
 /* ---- where to ---- */
 
-static ferry_status read_config(const ferry_checkpoint *from, json_t **config_out,
-                                ferry_error *error)
+ferry_status fy_conversion_read_config(const ferry_checkpoint *from, char **text_out,
+                                       size_t *length_out, ferry_error *error)
 {
     struct stat  about;
-    char        *text   = NULL;
-    size_t       length = 0;
-    char        *path   = fy_ckpt_join(from->folder, "config.json");
     ferry_status status = FERRY_OK;
+    char        *path   = fy_ckpt_join(from->folder, FY_CONFIG_NAME);
     if (path == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
-    if (stat(path, &about) == 0) {
-        status = fy_file_read(path, MOST_CONFIG_BYTES, &text, &length, error);
-        if (status == FERRY_OK) {
-            status = fy_json_parse(text, length, path, config_out, error);
-        }
+    *text_out = NULL;
+    if (fstatat(from->folder_fd, FY_CONFIG_NAME, &about, 0) == 0) {
+        status = fy_file_read_in(from->folder_fd, FY_CONFIG_NAME, path, MOST_CONFIG_BYTES, text_out,
+                                 length_out, error);
+    }
+    fy_free(path);
+    return status;
+}
+
+static ferry_status parse_config(const ferry_checkpoint *from, json_t **config_out,
+                                 ferry_error *error)
+{
+    char        *text = NULL, *path = fy_ckpt_join(from->folder, FY_CONFIG_NAME);
+    size_t       length = 0;
+    ferry_status status = path == NULL ? fy_fail_no_memory(error, "a file name")
+                                       : fy_conversion_read_config(from, &text, &length, error);
+    if (status == FERRY_OK && text != NULL) {
+        status = fy_json_parse(text, length, path, config_out, error);
     }
     fy_free(text);
     fy_free(path);
     return status;
+}
+
+const char *fy_conversion_torch_dtype(const ferry_conversion *c)
+{
+    switch (c->cast) {
+    case FERRY_F32:
+        return "float32";
+    case FERRY_F16:
+        return "float16";
+    case FERRY_BF16:
+        return "bfloat16";
+    case FERRY_F8E4M3:
+        return "float8_e4m3fn";
+    case FERRY_F8E5M2:
+        return "float8_e5m2";
+    default:
+        return NULL;
+    }
 }
 
 static ferry_status apply_short_form(ferry_conversion *c, ferry_error *error)
@@ -87,7 +117,7 @@ static ferry_status apply_short_form(ferry_conversion *c, ferry_error *error)
         const fy_ckpt_tensor *t = &from->tensors[i];
         tensors[i] = (fy_model_tensor){.name = t->name, .n_dims = t->n_dims, .shape = t->shape};
     }
-    status = read_config(from, &config, error);
+    status = parse_config(from, &config, error);
     if (status == FERRY_OK) {
         status = fy_short_form_make(c->to, tensors, from->n_tensors, config, from->path, &c->side,
                                     &c->replicated, error);
@@ -140,6 +170,35 @@ static ferry_status keep_options(ferry_conversion *c, const char *to,
     return c->to == NULL || (o->subset != NULL && c->subset == NULL)
                ? fy_fail_no_memory(error, "a conversion")
                : FERRY_OK;
+}
+
+/* What is copied along. */
+static ferry_status count_others(ferry_conversion *c, ferry_error *error)
+{
+    const ferry_checkpoint *from = c->from;
+    char                   *text = NULL, *changed = NULL;
+    size_t                  length     = 0;
+    ferry_status            status     = FERRY_OK;
+    bool                    has_config = false;
+    for (size_t i = 0; i < from->n_others; i++) {
+        const fy_ckpt_other *other = &from->others[i];
+        if (other->left_out == NULL) {
+            c->totals.other_bytes += other->bytes;
+            has_config = has_config || strcmp(other->name, FY_CONFIG_NAME) == 0;
+        }
+    }
+    c->totals.n_others = from->n_others;
+    if (c->cast != 0 && has_config) {
+        status = fy_conversion_read_config(from, &text, &length, error);
+        if (status == FERRY_OK && text != NULL) {
+            status = fy_config_set_dtype(text, length, fy_conversion_torch_dtype(c), &changed,
+                                         &length, error);
+        }
+        c->config_changes = changed != NULL;
+    }
+    fy_free(changed);
+    fy_free(text);
+    return status;
 }
 
 /* What the result is made of; a tensor that goes to several places counts once. */
@@ -205,6 +264,9 @@ static ferry_status make(ferry_conversion *c, ferry_error *error)
     }
     if (status == FERRY_OK) {
         status = check_subset(c, error);
+    }
+    if (status == FERRY_OK) {
+        status = count_others(c, error);
     }
     if (status == FERRY_OK) {
         count_read(c);

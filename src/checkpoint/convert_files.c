@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "checkpoint/layout_file.h"
 #include "checkpoint/open.h"
+#include "checkpoint/others.h"
 
 #include <ferry/ferry.h>
 
@@ -188,7 +189,10 @@ static const char *name_of(const void *context, size_t i)
 static ferry_status check_space(const fy_conversion_work *w, ferry_error *error)
 {
     struct statfs about;
-    uint64_t      needed = w->conversion->totals.file_bytes, here;
+    uint64_t      needed, here;
+    if (!fy_add(w->conversion->totals.file_bytes, w->conversion->totals.other_bytes, &needed)) {
+        needed = UINT64_MAX;
+    }
     if (w->resumed != NULL || fstatfs(w->folder.parent_fd, &about) != 0 || about.f_blocks == 0 ||
         !fy_mul(about.f_bavail, (uint64_t)about.f_bsize, &here) || here >= needed) {
         return FERRY_OK;
@@ -212,7 +216,8 @@ ferry_status fy_convert_make_files(fy_conversion_work *w, ferry_error *error)
     /* In memory, copying by way of a window in the cache is faster than the kernel's splicing. */
     w->copies_in_kernel = !is_in_memory(w->folder.fd);
     if (status == FERRY_OK) {
-        status = fy_files_make(w->folder.partial, c->n_out, name_of, c, &w->out, error);
+        status =
+            fy_files_make(w->folder.fd, w->folder.partial, c->n_out, name_of, c, &w->out, error);
     }
     for (size_t i = 0; i < c->n_out && status == FERRY_OK; i++) {
         int descriptor;
@@ -358,8 +363,9 @@ static ferry_status write_text(const fy_conversion_work *w, const char *name, fe
         return fy_fail_no_memory(error, "a file name");
     }
     ferry_status status;
-    int   descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    FILE *file       = descriptor < 0 ? NULL : fdopen(descriptor, "w");
+    int          descriptor =
+        openat(w->folder.fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
     if (file == NULL) {
         status = fy_fail_errno(path, "cannot be written", errno, error);
         if (descriptor >= 0) {
@@ -375,72 +381,121 @@ static ferry_status write_text(const fy_conversion_work *w, const char *name, fe
     return status;
 }
 
-/* ---- other files ---- */
-
-static ferry_status copy_bytes(const char *from_path, int from, const char *to_path, int to,
-                               char *buffer, size_t buffer_bytes, ferry_error *error)
+ferry_status fy_convert_write_text(fy_conversion_work *w, ferry_error *error)
 {
-    for (;;) {
-        ssize_t n = read(from, buffer, buffer_bytes);
-        if (n == 0) {
-            return fsync(to) == 0 ? FERRY_OK
-                                  : fy_fail_errno(to_path, "cannot be written", errno, error);
-        }
-        if (n < 0 && errno != EINTR) {
-            return fy_fail(error, FERRY_ERR_IO, "%s: cannot be read: %s", from_path,
-                           strerror(errno));
-        }
-        for (ssize_t done = 0; done < n;) {
-            ssize_t now = write(to, buffer + done, (size_t)(n - done));
-            if (now < 0 && errno != EINTR) {
-                return fy_fail_errno(to_path, "cannot be written", errno, error);
-            }
-            done += now < 0 ? 0 : now;
-        }
+    const ferry_conversion *c = w->conversion;
+    if (c->is_sharded) {
+        return write_text(w, FY_LAYOUT_NAME, error);
     }
+    return c->n_out > 1 ? write_text(w, FY_INDEX_NAME, error) : FERRY_OK;
 }
 
-static ferry_status copy_other(const fy_conversion_work *w, const char *name, ferry_error *error)
+/* ---- other files ---- */
+
+/* Of the copy of another file. */
+typedef struct copy {
+    fy_conversion_work *work;
+    const char         *from_path, *to_path; /* for sentences */
+    int                 from, to;
+    char               *buffer;
+} copy;
+
+static ferry_status write_copy(const copy *c, const char *bytes, size_t n_bytes, ferry_error *error)
 {
-    char        *path = fy_ckpt_join(w->conversion->from->folder, name);
-    ferry_status status;
-    int          in = -1, out = -1;
-    if (path == NULL) {
-        return fy_fail_no_memory(error, "a file name");
+    for (size_t done = 0; done < n_bytes;) {
+        ssize_t now = write(c->to, bytes + done, n_bytes - done);
+        if (now == 0 || (now < 0 && errno != EINTR)) {
+            return fy_fail_errno(c->to_path, "cannot be written", now == 0 ? ENOSPC : errno, error);
+        }
+        done += now < 0 ? 0 : (size_t)now;
     }
-    in  = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    out = in < 0 ? -1
-                 : openat(w->folder.fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
-                          0666);
-    if (in < 0) {
-        status = fy_fail(error, FERRY_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
-    } else if (out < 0) {
-        status = fy_fail_errno(name, "cannot be written", errno, error);
-    } else {
-        status = copy_bytes(path, in, name, out, w->workers[0].window,
-                            (size_t)w->conversion->buffers.window_bytes, error);
+    atomic_fetch_add(&c->work->done_bytes, n_bytes);
+    return FERRY_OK;
+}
+
+static ferry_status copy_bytes(const copy *c, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    while (status == FERRY_OK) {
+        if (atomic_load(&c->work->stops)) {
+            return fy_fail(error, FERRY_ERR_STOPPED, "was stopped before it was done");
+        }
+        ssize_t n = read(c->from, c->buffer, (size_t)c->work->conversion->buffers.window_bytes);
+        if (n == 0) {
+            break;
+        }
+        if (n > 0) {
+            status = write_copy(c, c->buffer, (size_t)n, error);
+        } else if (errno != EINTR) {
+            status = fy_fail(error, FERRY_ERR_IO, "%s: cannot be read: %s", c->from_path,
+                             strerror(errno));
+        }
     }
-    if (in >= 0) {
-        close(in);
-    }
-    if (out >= 0 && close(out) != 0 && status == FERRY_OK) {
-        status = fy_fail_errno(name, "cannot be written", errno, error);
-    }
-    fy_free(path);
     return status;
 }
 
-ferry_status fy_convert_write_others(fy_conversion_work *w, ferry_error *error)
+/* A config.json whose torch_dtype is no longer that of the tensors. */
+static ferry_status copy_config(const copy *c, ferry_error *error)
 {
-    const ferry_conversion *c      = w->conversion;
-    ferry_status            status = FERRY_OK;
-    if (c->is_sharded) {
-        status = write_text(w, FY_LAYOUT_NAME, error);
-    } else if (c->n_out > 1) {
-        status = write_text(w, FY_INDEX_NAME, error);
+    char        *text = NULL, *changed = NULL;
+    size_t       length = 0;
+    ferry_status status =
+        fy_conversion_read_config(c->work->conversion->from, &text, &length, error);
+    if (status == FERRY_OK && text != NULL) {
+        status = fy_config_set_dtype(text, length, fy_conversion_torch_dtype(c->work->conversion),
+                                     &changed, &length, error);
     }
-    for (size_t i = 0; i < c->from->n_others && status == FERRY_OK; i++) {
-        status = copy_other(w, c->from->others[i], error);
+    if (status == FERRY_OK) {
+        status = changed == NULL ? copy_bytes(c, error) : write_copy(c, changed, length, error);
     }
+    fy_free(changed);
+    fy_free(text);
+    return status;
+}
+
+static ferry_status copy_open(const fy_conversion_work *w, copy *c, const char *name,
+                              ferry_error *error)
+{
+    c->to = openat(w->folder.fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (c->to < 0) {
+        return fy_fail_errno(c->to_path, "cannot be written", errno, error);
+    }
+    bool         is_config = w->conversion->cast != 0 && strcmp(name, FY_CONFIG_NAME) == 0;
+    ferry_status status    = is_config ? copy_config(c, error) : copy_bytes(c, error);
+    if (status == FERRY_OK && fsync(c->to) != 0) {
+        status = fy_fail_errno(c->to_path, "cannot be written", errno, error);
+    }
+    if (close(c->to) != 0 && status == FERRY_OK) {
+        status = fy_fail_errno(c->to_path, "cannot be written", errno, error);
+    }
+    return status;
+}
+
+ferry_status fy_convert_copy_other(fy_conversion_work *w, uint32_t worker, size_t i,
+                                   ferry_error *error)
+{
+    const ferry_checkpoint *source = w->conversion->from;
+    const char             *name   = source->others[i].name;
+    if (source->others[i].left_out != NULL) {
+        return FERRY_OK;
+    }
+    char        *path   = fy_ckpt_join(source->folder, name);
+    copy         c      = {.work      = w,
+                           .from_path = path,
+                           .to_path   = name,
+                           .from      = -1,
+                           .buffer    = w->workers[worker].window};
+    ferry_status status = path == NULL
+                              ? fy_fail_no_memory(error, "a file name")
+                              : fy_other_open(source->folder_fd, name, path, &c.from, error);
+    if (status == FERRY_OK && c.from < 0) {
+        status = fy_fail(error, FERRY_ERR_IO,
+                         "%s: was replaced after the folder had been listed; run again", path);
+    }
+    if (status == FERRY_OK) {
+        status = copy_open(w, &c, name, error);
+        close(c.from);
+    }
+    fy_free(path);
     return status;
 }

@@ -16,7 +16,11 @@ ferry_status fy_convert_make_files(fy_conversion_work *work, ferry_error *error)
 /* Writes a file's header and syncs it. */
 ferry_status fy_convert_finish_file(fy_conversion_work *work, size_t file, ferry_error *error);
 
-/* The layout file or the index, and the source's other files. */
-ferry_status fy_convert_write_others(fy_conversion_work *work, ferry_error *error);
+/* The layout file or the index. */
+ferry_status fy_convert_write_text(fy_conversion_work *work, ferry_error *error);
+
+/* One of the source's other files, if it is to be copied; by a worker, in its window. */
+ferry_status fy_convert_copy_other(fy_conversion_work *work, uint32_t worker, size_t other,
+                                   ferry_error *error);
 
 #endif

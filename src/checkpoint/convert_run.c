@@ -133,6 +133,11 @@ static ferry_status finish_part(void *context, uint32_t worker, size_t part, fer
     return fy_convert_finish_file(context, part, error);
 }
 
+static ferry_status copy_part(void *context, uint32_t worker, size_t part, ferry_error *error)
+{
+    return fy_convert_copy_other(context, worker, part, error);
+}
+
 static bool tell_only(void *context)
 {
     return tell(context);
@@ -201,7 +206,18 @@ static ferry_status run_phases(fy_conversion_work *w, double *copy_seconds, ferr
         job.tick    = tell_only;
         status      = fy_crew_run(&job, error);
     }
-    return status == FERRY_OK ? fy_convert_write_others(w, error) : status;
+    if (status == FERRY_OK) {
+        status = fy_convert_write_text(w, error);
+    }
+    if (status == FERRY_OK && c->from->n_others > 0) {
+        w->phase       = "copying other files";
+        w->total_bytes = c->totals.other_bytes;
+        atomic_store(&w->done_bytes, 0);
+        job.n_parts = c->from->n_others;
+        job.work    = copy_part;
+        status      = fy_crew_run(&job, error);
+    }
+    return status;
 }
 
 static void fill_result(fy_conversion_work *w, double copy_seconds, ferry_conversion_result *result)
@@ -231,6 +247,10 @@ static ferry_status run_in_folder(fy_conversion_work *w, fy_leftover left, doubl
     }
     if (status == FERRY_OK) {
         status = fy_files_check_unchanged(w->in, error);
+    }
+    /* The last moment: a wish to stop that came since the last look must not be lost. */
+    if (status == FERRY_OK && !tell(w)) {
+        status = fy_fail(error, FERRY_ERR_STOPPED, "was stopped before it was done");
     }
     fy_journal_close(&w->journal);
     return status == FERRY_OK ? fy_folder_commit(&w->folder, error) : status;

@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 typedef struct slot {
-    char               *path;
+    char               *path;     /* for sentences */
+    const char         *name;     /* the end of path: of a file of the folder */
     const fy_ckpt_file *expected; /* of a file that is read */
     int                 descriptor;
     uint32_t            users;
@@ -25,6 +26,7 @@ typedef struct slot {
 
 struct fy_files {
     pthread_mutex_t lock;
+    int             folder_fd; /* the caller's */
     slot           *slots;
     size_t          n;
     size_t          n_open;
@@ -42,7 +44,7 @@ static size_t descriptors_to_use(void)
     return limit.rlim_cur > 2048 ? 512 : (size_t)limit.rlim_cur / 4;
 }
 
-static ferry_status create(size_t n, fy_files **files_out, ferry_error *error)
+static ferry_status create(int folder_fd, size_t n, fy_files **files_out, ferry_error *error)
 {
     fy_files *files = fy_alloc_zeroed(1, sizeof *files);
     slot     *slots = fy_alloc_zeroed(n, sizeof *slots);
@@ -54,6 +56,7 @@ static ferry_status create(size_t n, fy_files **files_out, ferry_error *error)
     for (size_t i = 0; i < n; i++) {
         slots[i].descriptor = -1;
     }
+    files->folder_fd = folder_fd;
     files->slots     = slots;
     files->n         = n;
     files->most_open = descriptors_to_use();
@@ -85,6 +88,8 @@ static ferry_status hand_out(fy_files *files, fy_files **files_out, ferry_error 
             fy_files_destroy(files);
             return fy_fail_no_memory(error, "the files of a checkpoint");
         }
+        const char *slash    = strrchr(files->slots[i].path, '/');
+        files->slots[i].name = slash == NULL ? files->slots[i].path : slash + 1;
     }
     *files_out = files;
     return FERRY_OK;
@@ -94,7 +99,7 @@ ferry_status fy_files_of(const ferry_checkpoint *checkpoint, fy_files **files_ou
                          ferry_error *error)
 {
     fy_files    *files  = NULL;
-    ferry_status status = create(checkpoint->n_files, &files, error);
+    ferry_status status = create(checkpoint->folder_fd, checkpoint->n_files, &files, error);
     for (size_t i = 0; i < checkpoint->n_files && status == FERRY_OK; i++) {
         files->slots[i].path     = fy_strdup(checkpoint->files[i].path);
         files->slots[i].expected = &checkpoint->files[i];
@@ -102,11 +107,11 @@ ferry_status fy_files_of(const ferry_checkpoint *checkpoint, fy_files **files_ou
     return status == FERRY_OK ? hand_out(files, files_out, error) : status;
 }
 
-ferry_status fy_files_make(const char *folder, size_t n, fy_file_name_fn name, const void *context,
-                           fy_files **files_out, ferry_error *error)
+ferry_status fy_files_make(int folder_fd, const char *folder, size_t n, fy_file_name_fn name,
+                           const void *context, fy_files **files_out, ferry_error *error)
 {
     fy_files    *files  = NULL;
-    ferry_status status = create(n, &files, error);
+    ferry_status status = create(folder_fd, n, &files, error);
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         files->slots[i].path = fy_ckpt_join(folder, name(context, i));
     }
@@ -146,7 +151,7 @@ ferry_status fy_files_check_unchanged(const fy_files *files, ferry_error *error)
         const slot *s = &files->slots[i];
         struct stat about;
         if (s->was_read) {
-            status = stat(s->path, &about) == 0
+            status = fstatat(files->folder_fd, s->name, &about, 0) == 0
                          ? check_same(s, &about, error)
                          : fy_fail_errno(s->path, "cannot be examined", errno, error);
         }
@@ -154,11 +159,11 @@ ferry_status fy_files_check_unchanged(const fy_files *files, ferry_error *error)
     return status;
 }
 
-static ferry_status open_slot(slot *s, ferry_error *error)
+static ferry_status open_slot(int folder_fd, slot *s, ferry_error *error)
 {
     bool reads      = s->expected != NULL;
     int  flags      = reads ? O_RDONLY : O_RDWR | O_CREAT | O_NOFOLLOW;
-    int  descriptor = open(s->path, flags | O_CLOEXEC, 0666);
+    int  descriptor = openat(folder_fd, s->name, flags | O_CLOEXEC, 0666);
     if (descriptor < 0) {
         return reads ? fy_fail(error, FERRY_ERR_IO, "%s: cannot be opened: %s", s->path,
                                strerror(errno))
@@ -205,7 +210,7 @@ ferry_status fy_files_get(fy_files *files, size_t i, int *descriptor_out, ferry_
         if (files->n_open >= files->most_open) {
             close_one(files);
         }
-        status = open_slot(s, error);
+        status = open_slot(files->folder_fd, s, error);
         files->n_open += status == FERRY_OK;
     }
     if (status == FERRY_OK) {

@@ -14,10 +14,11 @@ typedef struct fy_files fy_files;
 ferry_status fy_files_of(const ferry_checkpoint *checkpoint, fy_files **files_out,
                          ferry_error *error);
 
-/* n files of a folder that are made, or gone on with; name(context, i) is copied. */
+/* n files of an open folder that are made, or gone on with; name(context, i) is copied. The
+ * folder's path is for sentences. */
 typedef const char *(*fy_file_name_fn)(const void *context, size_t i);
-ferry_status fy_files_make(const char *folder, size_t n, fy_file_name_fn name, const void *context,
-                           fy_files **files_out, ferry_error *error);
+ferry_status fy_files_make(int folder_fd, const char *folder, size_t n, fy_file_name_fn name,
+                           const void *context, fy_files **files_out, ferry_error *error);
 
 void fy_files_destroy(fy_files *files); /* NULL is allowed */
 

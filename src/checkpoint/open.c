@@ -6,9 +6,11 @@
 #include "checkpoint/job.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 void ferry_checkpoint_destroy(ferry_checkpoint *checkpoint)
 {
@@ -20,7 +22,10 @@ void ferry_checkpoint_destroy(ferry_checkpoint *checkpoint)
         fy_st_cleanup(&checkpoint->files[i].header);
     }
     for (size_t i = 0; i < checkpoint->n_others; i++) {
-        fy_free(checkpoint->others[i]);
+        fy_free(checkpoint->others[i].name);
+    }
+    if (checkpoint->folder_fd >= 0) {
+        close(checkpoint->folder_fd);
     }
     fy_free(checkpoint->files);
     fy_free(checkpoint->others);
@@ -70,9 +75,10 @@ ferry_status fy_ckpt_add_file(ferry_checkpoint *checkpoint, char *path, uint32_t
     if (path == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
-    const char  *slash  = strrchr(path, '/');
-    fy_ckpt_file file   = {.path = path, .name = slash == NULL ? path : slash + 1, .rank = rank};
-    ferry_status status = fy_st_read(path, &file.header, &about, error);
+    const char  *slash = strrchr(path, '/');
+    fy_ckpt_file file  = {.path = path, .name = slash == NULL ? path : slash + 1, .rank = rank};
+    ferry_status status =
+        fy_st_read_at(checkpoint->folder_fd, file.name, path, &file.header, &about, error);
     if (status == FERRY_OK && !fy_reserve((void **)&checkpoint->files, &checkpoint->file_capacity,
                                           checkpoint->n_files + 1, sizeof *checkpoint->files)) {
         fy_st_cleanup(&file.header);
@@ -193,7 +199,11 @@ static ferry_status set_paths(ferry_checkpoint *checkpoint, const char *path, bo
             slash[slash == checkpoint->folder] = '\0'; /* "/" stays */
         }
     }
-    return FERRY_OK;
+    /* From here on the path is only for sentences. */
+    checkpoint->folder_fd = open(checkpoint->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return checkpoint->folder_fd >= 0 ? FERRY_OK
+                                      : fy_fail(error, FERRY_ERR_IO, "%s: cannot be opened: %s",
+                                                checkpoint->folder, strerror(errno));
 }
 
 ferry_status ferry_checkpoint_open(const char *path, ferry_checkpoint **checkpoint_out,
@@ -210,6 +220,7 @@ ferry_status ferry_checkpoint_open(const char *path, ferry_checkpoint **checkpoi
     if (checkpoint == NULL) {
         return fy_fail_no_memory(error, "a checkpoint");
     }
+    checkpoint->folder_fd  = -1;
     bool         is_folder = S_ISDIR(about.st_mode);
     ferry_status status    = set_paths(checkpoint, path, is_folder, error);
     if (status == FERRY_OK) {

@@ -7,18 +7,19 @@
 
 /*
  * The steps of opening, one file each. A checkpoint is filled step by step; after a failure the
- * caller destroys it. While it is opened, `others` holds all the names of its folder.
+ * caller destroys it. While it is opened, `others` holds all that its folder has.
  */
 
 /* "FOLDER/FILE", for fy_free; NULL: no memory. */
 char *fy_ckpt_join(const char *folder, const char *file);
 
-/* Lists the folder's regular files into others, sorted. */
+/* Lists the folder's regular files and folders into others, sorted. */
 ferry_status fy_ckpt_list(ferry_checkpoint *checkpoint, ferry_error *error);
-bool         fy_ckpt_lists(const ferry_checkpoint *checkpoint, const char *name);
-bool         fy_ckpt_is_safetensors(const char *name);
-/* Leaves in others what is to be copied along: no safetensors files and nothing that describes
- * them, whether they belong to the checkpoint or not. */
+/* Whether the folder has a regular file of this name. */
+bool fy_ckpt_lists(const ferry_checkpoint *checkpoint, const char *name);
+bool fy_ckpt_is_safetensors(const char *name);
+/* Leaves in others what is to be copied along, and what somebody might miss in a result: not the
+ * checkpoint's own files and nothing that describes them. */
 void fy_ckpt_keep_others(ferry_checkpoint *checkpoint);
 
 /* Reads the header of a file of the folder, the path of which becomes the checkpoint's. */

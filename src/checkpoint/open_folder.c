@@ -2,6 +2,7 @@
 /* What lies in the folder of a checkpoint, and the metadata of its files. */
 #include "base/sort.h"
 #include "checkpoint/open.h"
+#include "checkpoint/others.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -28,61 +30,94 @@ static bool is_ours(const char *name)
            strcmp(name, FY_LAYOUT_NAME) == 0 || strncmp(name, ".ferry", 6) == 0;
 }
 
-/* Links are followed. A broken one counts where the file is wanted, so that it is missed. */
-static bool is_listed(DIR *folder, const struct dirent *entry)
+static ferry_status add(ferry_checkpoint *checkpoint, const fy_ckpt_other *other, const char *name,
+                        ferry_error *error)
 {
-    struct stat about;
-    if (entry->d_type == DT_REG) {
-        return true;
-    }
-    if (fstatat(dirfd(folder), entry->d_name, &about, 0) != 0) {
-        return is_ours(entry->d_name);
-    }
-    return S_ISREG(about.st_mode);
-}
-
-static ferry_status add_name(ferry_checkpoint *checkpoint, const char *name, ferry_error *error)
-{
-    char *copy = fy_strdup(name);
+    size_t length = strlen(name);
+    char  *copy   = fy_alloc(length + 2, 1);
     if (copy == NULL || !fy_reserve((void **)&checkpoint->others, &checkpoint->other_capacity,
                                     checkpoint->n_others + 1, sizeof *checkpoint->others)) {
         fy_free(copy);
         return fy_fail_no_memory(error, "the names of a folder");
     }
-    checkpoint->others[checkpoint->n_others++] = copy;
+    memcpy(copy, name, length);
+    strcpy(copy + length, other->is_folder ? "/" : "");
+    checkpoint->others[checkpoint->n_others]        = *other;
+    checkpoint->others[checkpoint->n_others++].name = copy;
     return FERRY_OK;
+}
+
+/* Links are followed. A broken one counts where the file is wanted, so that it is missed. */
+static ferry_status add_entry(ferry_checkpoint *checkpoint, const char *name, ferry_error *error)
+{
+    struct stat   own, about;
+    fy_ckpt_other other = {0};
+    int           at    = checkpoint->folder_fd;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
+        return FERRY_OK;
+    }
+    if (fstatat(at, name, &own, AT_SYMLINK_NOFOLLOW) != 0 || fstatat(at, name, &about, 0) != 0) {
+        return is_ours(name) ? add(checkpoint, &other, name, error) : FERRY_OK;
+    }
+    other.bytes     = (uint64_t)about.st_size;
+    other.is_folder = S_ISDIR(about.st_mode);
+    if (other.is_folder) {
+        other.left_out = "a folder";
+    } else if (!S_ISREG(about.st_mode)) {
+        return FERRY_OK;
+    } else if (S_ISLNK(own.st_mode) && !is_ours(name) && !fy_other_link_stays(at, name)) {
+        other.left_out = "a link that leads out of the checkpoint";
+    } else {
+        other.left_out = fy_other_left_out(name);
+    }
+    return add(checkpoint, &other, name, error);
 }
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    return strcmp(((const fy_ckpt_other *)a)->name, ((const fy_ckpt_other *)b)->name);
 }
 
-ferry_status fy_ckpt_list(ferry_checkpoint *checkpoint, ferry_error *error)
+static ferry_status list_open(ferry_checkpoint *checkpoint, DIR *folder, ferry_error *error)
 {
     ferry_status   status = FERRY_OK;
-    struct dirent *entry  = NULL;
-    DIR           *folder = opendir(checkpoint->folder);
+    struct dirent *entry;
     do {
         errno = 0;
-        entry = folder == NULL ? NULL : readdir(folder);
-        if (entry != NULL && is_listed(folder, entry)) {
-            status = add_name(checkpoint, entry->d_name, error);
-        } else if (entry == NULL && (folder == NULL || errno != 0)) {
+        entry = readdir(folder);
+        if (entry != NULL) {
+            status = add_entry(checkpoint, entry->d_name, error);
+        } else if (errno != 0) {
             status = fy_fail(error, FERRY_ERR_IO, "%s: cannot be listed: %s", checkpoint->folder,
                              strerror(errno));
         }
     } while (status == FERRY_OK && entry != NULL);
-    if (folder != NULL) {
-        closedir(folder);
+    return status;
+}
+
+ferry_status fy_ckpt_list(ferry_checkpoint *checkpoint, ferry_error *error)
+{
+    int  fd     = openat(checkpoint->folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+    if (folder == NULL) {
+        ferry_status status = fy_fail(error, FERRY_ERR_IO, "%s: cannot be listed: %s",
+                                      checkpoint->folder, strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return status;
     }
+    ferry_status status = list_open(checkpoint, folder, error);
+    closedir(folder);
     fy_sort(checkpoint->others, checkpoint->n_others, sizeof *checkpoint->others, compare_names);
     return status;
 }
 
 bool fy_ckpt_lists(const ferry_checkpoint *checkpoint, const char *name)
 {
-    return checkpoint->n_others > 0 && bsearch(&name, checkpoint->others, checkpoint->n_others,
+    /* A folder of this name has a slash behind it. */
+    const fy_ckpt_other key = {.name = (char *)(uintptr_t)name};
+    return checkpoint->n_others > 0 && bsearch(&key, checkpoint->others, checkpoint->n_others,
                                                sizeof *checkpoint->others, compare_names) != NULL;
 }
 
@@ -94,24 +129,39 @@ static int compare_file(const void *name, const void *file)
 /* Parts of an index may have any name. Files of a logical checkpoint are sorted. */
 static bool is_part(const ferry_checkpoint *checkpoint, const char *name)
 {
-    return !checkpoint->is_sharded && checkpoint->n_files > 0 &&
-           bsearch(name, checkpoint->files, checkpoint->n_files, sizeof *checkpoint->files,
+    if (checkpoint->n_files == 0) {
+        return false;
+    }
+    if (checkpoint->is_sharded) { /* in the order of the ranks, and all of one form */
+        return fy_ckpt_is_safetensors(name) && strncmp(name, "rank-", 5) == 0;
+    }
+    return bsearch(name, checkpoint->files, checkpoint->n_files, sizeof *checkpoint->files,
                    compare_file) != NULL;
+}
+
+/* Neither its own files, nor what would contradict the result. */
+static bool is_dropped(const ferry_checkpoint *checkpoint, const char *name)
+{
+    const char *slash = strrchr(checkpoint->path, '/');
+    const char *index = slash == NULL ? checkpoint->path : slash + 1; /* if it is no folder */
+    return !checkpoint->is_folder || is_part(checkpoint, name) ||
+           (is_ours(name) && !fy_ckpt_is_safetensors(name)) ||
+           (strcmp(name, index) == 0 && !checkpoint->is_sharded);
 }
 
 void fy_ckpt_keep_others(ferry_checkpoint *checkpoint)
 {
-    const char *slash = strrchr(checkpoint->path, '/');
-    const char *index = slash == NULL ? checkpoint->path : slash + 1; /* if it is no folder */
-    size_t      kept  = 0;
+    size_t kept = 0;
     for (size_t i = 0; i < checkpoint->n_others; i++) {
-        char *name = checkpoint->others[i];
-        if (is_ours(name) || is_part(checkpoint, name) ||
-            (strcmp(name, index) == 0 && !checkpoint->is_sharded)) {
-            fy_free(name);
-        } else {
-            checkpoint->others[kept++] = name;
+        fy_ckpt_other *other = &checkpoint->others[i];
+        if (is_dropped(checkpoint, other->name)) {
+            fy_free(other->name);
+            continue;
         }
+        if (fy_ckpt_is_safetensors(other->name)) {
+            other->left_out = "tensors that are no part of the checkpoint";
+        }
+        checkpoint->others[kept++] = *other;
     }
     checkpoint->n_others = kept;
 }

@@ -65,7 +65,7 @@ ferry_status fy_ckpt_open_all(ferry_checkpoint *checkpoint, const char *only, fe
 {
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < checkpoint->n_others && status == FERRY_OK; i++) {
-        const char *name = checkpoint->others[i];
+        const char *name = checkpoint->others[i].name;
         if (only == NULL ? !fy_ckpt_is_safetensors(name) : strcmp(name, only) != 0) {
             continue;
         }

@@ -354,7 +354,7 @@ static ferry_status check_strays(const ferry_checkpoint *checkpoint, ferry_error
     }
     fy_sort(names, checkpoint->n_files, sizeof *names, compare_names);
     for (size_t i = 0; i < checkpoint->n_others && status == FERRY_OK; i++) {
-        const char *name = checkpoint->others[i];
+        const char *name = checkpoint->others[i].name;
         if (strncmp(name, "rank-", 5) == 0 && fy_ckpt_is_safetensors(name) &&
             bsearch(&name, names, checkpoint->n_files, sizeof *names, compare_names) == NULL) {
             status =

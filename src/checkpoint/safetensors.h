@@ -57,6 +57,9 @@ ferry_status fy_st_parse(const char *text, size_t length, uint64_t data_bytes, c
 struct stat;
 ferry_status fy_st_read(const char *path, fy_st_header *header, struct stat *about_out,
                         ferry_error *error);
+/* The same of a file of an open folder; path is for sentences. */
+ferry_status fy_st_read_at(int folder_fd, const char *name, const char *path, fy_st_header *header,
+                           struct stat *about_out, ferry_error *error);
 
 /* NULL: there is none of this name. */
 const fy_st_tensor *fy_st_find(const fy_st_header *header, const char *name);

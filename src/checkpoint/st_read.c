@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,8 +67,14 @@ static ferry_status read_header(int fd, const char *path, uint64_t file_bytes, f
 ferry_status fy_st_read(const char *path, fy_st_header *header, struct stat *about_out,
                         ferry_error *error)
 {
+    return fy_st_read_at(AT_FDCWD, path, path, header, about_out, error);
+}
+
+ferry_status fy_st_read_at(int folder_fd, const char *name, const char *path, fy_st_header *header,
+                           struct stat *about_out, ferry_error *error)
+{
     int          fd;
-    ferry_status status = fy_file_open(path, &fd, about_out, error);
+    ferry_status status = fy_file_open_at(folder_fd, name, path, &fd, about_out, error);
     if (status == FERRY_OK) {
         status = read_header(fd, path, (uint64_t)about_out->st_size, header, error);
         close(fd);

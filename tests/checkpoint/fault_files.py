@@ -256,11 +256,14 @@ def source_is_no_file(place, folder, rng):
 
 
 def source_of_links(place, folder, rng):
-    """Parts that are links, as the caches of hubs have them, are read."""
+    """Parts that are links are read, wherever they lead; of other files see other_files.py."""
     source = folder / "links"
     source.mkdir()
     for path in place.source.iterdir():
-        (source / path.name).symlink_to(path)
+        if path.suffix == ".safetensors":
+            (source / path.name).symlink_to(path)
+        else:
+            shutil.copy(path, source)
     place.source = source
     place.finish()
     must(not any(path.is_symlink() for path in place.out.iterdir()), "the result has links")

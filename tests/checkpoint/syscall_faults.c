@@ -8,9 +8,10 @@
  *
  * Calls that touch files are counted, from the first one of the name that --from has, or only those
  * of the names that --only has. The N-th (with --all: each from there on) is the one that WHAT
- * happens to: kill, or the name of an error. --at 0 only counts. FILE gets their number, and the
- * name of the one. The exit status is the command's, 128 and the signal that ended it, or 77 where
- * the kernel does not let a process look on.
+ * happens to: kill, the name of an error, or that of a signal, with which the call does happen.
+ * --at 0 only counts. FILE gets their number, and the name of the one. The exit status is the
+ * command's, 128 and the signal that ended it, or 77 where the kernel does not let a process look
+ * on.
  *
  * The kernel asks this program about each call (seccomp's user notification), which needs no rights
  * and works in every thread of the command.
@@ -33,7 +34,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SKIPPED = 77, USAGE = 2, KILL = -1, NOTHING = 0 };
+/* What is to happen to a call: an error, or a signal as a negative number. */
+enum { SKIPPED = 77, USAGE = 2, NOTHING = 0 };
 
 typedef struct named {
     const char *name;
@@ -95,9 +97,9 @@ static const named calls[] = {
 enum { N_CALLS = sizeof calls / sizeof calls[0] };
 
 static const named errors[] = {
-    {"kill", KILL},     {"EIO", EIO},       {"ENOSPC", ENOSPC},         {"EINTR", EINTR},
-    {"ENOSYS", ENOSYS}, {"ENOLCK", ENOLCK}, {"EOPNOTSUPP", EOPNOTSUPP}, {"EINVAL", EINVAL},
-    {"EDQUOT", EDQUOT}};
+    {"kill", -SIGKILL}, {"SIGTERM", -SIGTERM},      {"SIGINT", -SIGINT}, {"SIGHUP", -SIGHUP},
+    {"EIO", EIO},       {"ENOSPC", ENOSPC},         {"EINTR", EINTR},    {"ENOSYS", ENOSYS},
+    {"ENOLCK", ENOLCK}, {"EOPNOTSUPP", EOPNOTSUPP}, {"EINVAL", EINVAL},  {"EDQUOT", EDQUOT}};
 
 typedef struct plan {
     const char *from;
@@ -277,12 +279,14 @@ static void look_on(const plan *p, int listener, pid_t child, tally *t)
             continue; /* a signal has ended it meanwhile */
         }
         int what = judge(p, t, asked.data.nr);
-        if (what == KILL) {
-            kill(child, SIGKILL);
+        if (what < 0) {
+            kill(child, -what);
+        }
+        if (what == -SIGKILL) {
             return;
         }
         answer = (struct seccomp_notif_resp){.id = asked.id};
-        if (what == NOTHING) {
+        if (what <= NOTHING) {
             answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
         } else {
             answer.error = -what;

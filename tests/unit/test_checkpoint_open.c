@@ -104,7 +104,9 @@ static void check_others(const ferry_checkpoint *checkpoint, const char *wanted)
     text_buffer text = {0};
     text_append(&text, "", 0);
     for (size_t i = 0; i < checkpoint->n_others; i++) {
-        text_printf(&text, "%s%s", i == 0 ? "" : " ", checkpoint->others[i]);
+        if (checkpoint->others[i].left_out == NULL) {
+            text_printf(&text, "%s%s", text.used == 0 ? "" : " ", checkpoint->others[i].name);
+        }
     }
     assert_string_equal(text.bytes, wanted);
     text_cleanup(&text);

@@ -77,6 +77,25 @@ static void print_result(const ferry_conversion_result *r)
     }
 }
 
+static ferry_status print_others(const reshard_report *report, ferry_error *error)
+{
+    printf(",\n\"others\":[");
+    for (size_t i = 0; i < report->totals.n_others; i++) {
+        ferry_conversion_other other = FERRY_CONVERSION_OTHER_INIT;
+        ferry_status status = ferry_conversion_other_at(report->conversion, i, &other, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        print_text(i == 0 ? "\n {\"name\":" : ",\n {\"name\":", other.name);
+        print_u64(",\"bytes\":", other.bytes);
+        print_text(",\"left_out\":", other.left_out);
+        print_text(",\"torch_dtype\":", other.torch_dtype);
+        printf("}");
+    }
+    printf("]");
+    return FERRY_OK;
+}
+
 static void print_replicated(const reshard_report *report)
 {
     printf(",\n\"replicated\":[");
@@ -106,6 +125,9 @@ ferry_status reshard_print_json(const reshard_report *report, ferry_error *error
         printf(",\n\"estimate_s\":null");
     }
     status = print_files(report, error);
+    if (status == FERRY_OK) {
+        status = print_others(report, error);
+    }
     print_replicated(report);
     printf("}\n");
     return status;

@@ -5,6 +5,8 @@
 #include "checkpoint_text.h"
 #include "plan.h"
 
+#include <string.h>
+
 static const char *tell_kind(bool is_sharded)
 {
     return is_sharded ? "sharded" : "logical";
@@ -31,6 +33,32 @@ static ferry_status file_at(const void *of, size_t index, ferry_checkpoint_file 
     return ferry_conversion_file_at(of, index, file_out, error);
 }
 
+/* What else lies in the source's folder. */
+static ferry_status print_others(const reshard_report *report, ferry_error *error)
+{
+    char text[32];
+    for (size_t i = 0; i < report->totals.n_others; i++) {
+        ferry_conversion_other other = FERRY_CONVERSION_OTHER_INIT;
+        ferry_status status = ferry_conversion_other_at(report->conversion, i, &other, error);
+        if (status != FERRY_OK) {
+            return status;
+        }
+        printf(other.left_out == NULL ? "Copies     " : "Leaves out ");
+        print_name(stdout, other.name);
+        if (other.left_out != NULL) {
+            printf(": %s\n", other.left_out);
+        } else {
+            printf(", %s%s%s\n", format_bytes((double)other.bytes, text),
+                   other.torch_dtype == NULL ? "" : ", with the torch_dtype ",
+                   other.torch_dtype == NULL ? "" : other.torch_dtype);
+        }
+    }
+    if (report->totals.other_bytes > 0) {
+        printf("Copies     %s in all\n", format_bytes((double)report->totals.other_bytes, text));
+    }
+    return FERRY_OK;
+}
+
 static ferry_status print_dry_run(const reshard_report *report, ferry_error *error)
 {
     const ferry_conversion_totals *t = &report->totals;
@@ -42,6 +70,10 @@ static ferry_status print_dry_run(const reshard_report *report, ferry_error *err
     }
     printf("\nReads      %s\n", format_bytes((double)t->read_bytes, text[0]));
     printf("Writes     %s\n", format_bytes((double)t->file_bytes, text[1]));
+    status = print_others(report, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     printf("Memory     at most %s for buffers\n",
            format_bytes((double)reshard_memory_cap(report->request), text[2]));
     if (report->has_estimate && report->estimate < 0.1) {
@@ -89,9 +121,33 @@ ferry_status reshard_print_table(const reshard_report *report, ferry_error *erro
 
 enum { NOTED_NAMES = 4 };
 
+/* Those of an index that is newer, or of another package: they have tensors of their own. */
+static bool is_safetensors(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot != NULL && strcmp(dot, ".safetensors") == 0;
+}
+
+/* What a user might miss in the result. */
+static void note_left_out(const reshard_report *report)
+{
+    for (size_t i = 0; i < report->totals.n_others; i++) {
+        ferry_conversion_other other = FERRY_CONVERSION_OTHER_INIT;
+        if (ferry_conversion_other_at(report->conversion, i, &other, NULL) == FERRY_OK &&
+            other.left_out != NULL && !is_safetensors(other.name)) {
+            fputs("ferry reshard: note: not copied: ", stderr);
+            print_name(stderr, other.name);
+            fprintf(stderr, ": %s\n", other.left_out);
+        }
+    }
+}
+
 void reshard_print_note(const reshard_report *report)
 {
     size_t n = report->totals.n_replicated;
+    if (!report->request->dry_run) { /* which lists them */
+        note_left_out(report);
+    }
     if (n == 0) {
         return;
     }

@@ -345,6 +345,26 @@ class ProgressTest(Files):
         self.assertEqual(sorted(os.listdir(self.folder)), sorted([*self.before, "out"]))
         self.assertEqual(self.read_ranks(self.at("out"), 2), cut_in_two(self.tensors))
 
+    def test_working_folder_changes(self):
+        """Paths mean what they meant when the call began, wherever the process is later."""
+        here = os.getcwd()
+        self.addCleanup(os.chdir, here)
+        shutil.copytree(self.model, self.at("source"))
+        with open(self.at("source/b.txt"), "w") as file:
+            file.write("copied along")
+        os.chdir(self.folder)
+        phases = []
+
+        def leave(state):
+            phases.append(state.phase)
+            os.chdir("/")
+
+        ferry.convert("source", TP, "out", progress=leave)
+        self.assertIn("copying", phases)
+        self.assertEqual(self.read_ranks(self.at("out"), 2), cut_in_two(self.tensors))
+        with open(self.at("out/b.txt")) as file:
+            self.assertEqual(file.read(), "copied along")
+
     def test_other_threads_go_on(self):
         """The lock is free while a conversion works: its progress comes from another thread."""
         results = []
