@@ -35,4 +35,9 @@ ferry_status fy_copy_out(const void *from, size_t from_bytes, void *to, const ch
 /* Only whether that would work: for calls that do much before they have something to say. */
 ferry_status fy_check_out(const void *to, const char *what, ferry_error *error);
 
+/* Statuses are numbered without gaps: what a message says of one is no more than the last. */
+#define FY_COUNT_STATUS(name, number, text) FY_STATUS_##name = (number),
+enum { FERRY_STATUS_MAP(FY_COUNT_STATUS) FY_N_STATUSES, FY_LAST_STATUS = FY_N_STATUSES - 1 };
+#undef FY_COUNT_STATUS
+
 #endif

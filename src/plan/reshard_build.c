@@ -40,7 +40,7 @@ static void begin_message(fy_pack *out, ferry_status status, const char *sentenc
 
 static ferry_status read_status(fy_reader *in, ferry_error *error)
 {
-    ferry_status status = (ferry_status)fy_read_number(in, FERRY_ERR_STOPPED);
+    ferry_status status = (ferry_status)fy_read_number(in, FY_LAST_STATUS);
     if (in->failed) {
         return fy_fail(error, FERRY_ERR_EXCHANGE, "a message of another rank is damaged");
     }
@@ -245,8 +245,8 @@ static void pack_reshard_plan(const ferry_reshard_plan *plan, fy_pack *out)
     pack_ops(out, plan->recvs, plan->recv_list.n);
 }
 
-static ferry_status unpack_reshard_plan(const void *bytes, size_t n_bytes,
-                                        ferry_reshard_plan **plan_out, ferry_error *error)
+ferry_status fy_reshard_plan_unpack(const void *bytes, size_t n_bytes,
+                                    ferry_reshard_plan **plan_out, ferry_error *error)
 {
     fy_reader    in     = {.at = bytes, .end = (const unsigned char *)bytes + n_bytes};
     ferry_status status = read_status(&in, error);
@@ -429,7 +429,7 @@ ferry_status ferry_build_centralized_reshard_plan(const ferry_model        *src_
         status = scatter(exchange, &box, &mine, &n_bytes, error);
     }
     if (status == FERRY_OK) {
-        status = unpack_reshard_plan(mine, n_bytes, plan_out, error);
+        status = fy_reshard_plan_unpack(mine, n_bytes, plan_out, error);
     }
     fy_pack_cleanup(&own);
     fy_pack_cleanup(&box.bytes);

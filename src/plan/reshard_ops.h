@@ -29,4 +29,8 @@ ferry_status fy_reshard_plan_new(const char digest[33], ferry_reshard_plan **pla
 ferry_status fy_reshard_plan_add(ferry_reshard_plan *plan, const ferry_transfer_op *op,
                                  ferry_error *error);
 
+/* What rank 0 of centralized planning sent to one rank: its ops, or why there are none. */
+ferry_status fy_reshard_plan_unpack(const void *bytes, size_t n_bytes,
+                                    ferry_reshard_plan **plan_out, ferry_error *error);
+
 #endif

@@ -110,7 +110,7 @@ static ferry_status read_status(fy_reader *in, uint32_t rank, ferry_error *error
     if (in->at == in->end) {
         return fy_fail(error, FERRY_ERR_NO_MEMORY, "PE %u had no memory for its message", rank);
     }
-    ferry_status status = (ferry_status)fy_read_number(in, FERRY_ERR_STOPPED);
+    ferry_status status = (ferry_status)fy_read_number(in, FY_LAST_STATUS);
     if (in->failed) {
         return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of PE %u is damaged", rank);
     }

@@ -102,7 +102,7 @@ static ferry_status read_status(fy_reader *in, message_kind kind, uint32_t rank,
     if (fy_read_number(in, KIND_VERDICT) != (uint64_t)kind || in->failed) {
         return fail_message(rank, error);
     }
-    ferry_status status = (ferry_status)fy_read_number(in, FERRY_ERR_STOPPED);
+    ferry_status status = (ferry_status)fy_read_number(in, FY_LAST_STATUS);
     if (in->failed) {
         return fail_message(rank, error);
     }

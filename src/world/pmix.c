@@ -90,14 +90,14 @@ static ferry_status publish_root(const fy_pmix *pmix, const char *name, fy_meeti
     return status;
 }
 
-/* What rank 0 published, into the meeting. */
-static ferry_status take_root(fy_meeting *meeting, const fy_settings *settings, const char *text,
-                              ferry_error *error)
+ferry_status fy_pmix_take_root(fy_meeting *meeting, const fy_settings *settings, const char *text,
+                               ferry_error *error)
 {
     if (strncmp(text, fail_word, sizeof fail_word - 1) == 0) {
         char         *sentence;
         unsigned long status = strtoul(text + sizeof fail_word - 1, &sentence, 10);
-        return fy_fail(error, status == FERRY_OK ? FERRY_ERR_IO : (ferry_status)status, "rank 0:%s",
+        bool is_known = status != FERRY_OK && status <= FY_LAST_STATUS;
+        return fy_fail(error, is_known ? (ferry_status)status : FERRY_ERR_IO, "rank 0:%s",
                        sentence);
     }
     const char *key_text = text + sizeof first_word - 1;
@@ -137,7 +137,7 @@ static ferry_status get_root(const fy_pmix *pmix, const char *name, fy_meeting *
     if (status != FERRY_OK) {
         return fy_fail(error, status, "%s", inner.message);
     }
-    status = take_root(meeting, settings, text, error);
+    status = fy_pmix_take_root(meeting, settings, text, error);
     fy_auth_wipe(text, sizeof text);
     return status;
 }

@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "world/meeting.h"
+#include "world/rendezvous.h"
 
 #include "base/log.h"
 #include "world/auth.h"
@@ -34,15 +34,7 @@
  * it believes the file, and looks for a new file as long as nobody there proves the key.
  */
 static const char first_line[] = "ferry.rendezvous/";
-enum { VERSION = 1, FILE_BYTES = 2048, KEY_TEXT_BYTES = 2 * FY_KEY_BYTES + 1, BY_BYTES = 200 };
-
-typedef struct notice {
-    uint32_t n_ranks;
-    bool     has_secret;
-    char     key[KEY_TEXT_BYTES];
-    char     by[BY_BYTES];
-    char     addresses[FY_ADDRESSES_BYTES];
-} notice;
+enum { VERSION = 1, FILE_BYTES = 2048 };
 
 /* Which of the files that were at the path; all zero is none. */
 typedef struct file_id {
@@ -160,11 +152,11 @@ static bool copy_line(char **at, const char *name, char *copy, size_t copy_bytes
     return true;
 }
 
-static bool parse_notice(char *text, notice *notice_out)
+bool fy_notice_parse(char *text, fy_notice *notice_out)
 {
     char        ranks[12];
     char        secret[4];
-    notice      read = {0};
+    fy_notice      read = {0};
     char       *at   = text;
     const char *tail = take_line(&at, first_line);
     if (tail == NULL || strcmp(tail, "1") != 0 || !copy_line(&at, "ranks ", ranks, sizeof ranks) ||
@@ -179,15 +171,15 @@ static bool parse_notice(char *text, notice *notice_out)
     read.has_secret       = strcmp(secret, "yes") == 0;
     read.n_ranks          = (uint32_t)n_ranks;
     if (*end != '\0' || ranks[0] < '0' || ranks[0] > '9' || n_ranks == 0 ||
-        n_ranks > FERRY_MAX_RANKS || strlen(read.key) != KEY_TEXT_BYTES - 1 ||
-        strspn(read.key, "0123456789abcdef") != KEY_TEXT_BYTES - 1) {
+        n_ranks > FERRY_MAX_RANKS || strlen(read.key) != FY_NOTICE_KEY_BYTES - 1 ||
+        strspn(read.key, "0123456789abcdef") != FY_NOTICE_KEY_BYTES - 1) {
         return false;
     }
     *notice_out = read;
     return true;
 }
 
-static ferry_status read_notice(const char *path, notice *notice_out, file_id *id_out,
+static ferry_status read_notice(const char *path, fy_notice *notice_out, file_id *id_out,
                                 found *found_out, ferry_error *error)
 {
     char         text[FILE_BYTES];
@@ -201,7 +193,7 @@ static ferry_status read_notice(const char *path, notice *notice_out, file_id *i
     } else if (text[0] != '\0' && strncmp(text, first_line, sizeof first_line - 1) != 0) {
         *found_out = FOUND_OTHER;
     } else {
-        *found_out = parse_notice(text, notice_out) ? FOUND_NOTICE : FOUND_DAMAGED;
+        *found_out = fy_notice_parse(text, notice_out) ? FOUND_NOTICE : FOUND_DAMAGED;
     }
     fy_auth_wipe(text, sizeof text);
     return FERRY_OK;
@@ -214,7 +206,7 @@ static ferry_status fail_other(const char *path, ferry_error *error)
                    path);
 }
 
-static void write_by(char by[BY_BYTES])
+static void write_by(char by[FY_NOTICE_BY_BYTES])
 {
     char      host[65] = "?";
     time_t    now      = time(NULL);
@@ -224,7 +216,7 @@ static void write_by(char by[BY_BYTES])
     if (gmtime_r(&now, &parts) != NULL) {
         strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &parts);
     }
-    snprintf(by, BY_BYTES, "process %ld on %s at %s", (long)getpid(), host, date);
+    snprintf(by, FY_NOTICE_BY_BYTES, "process %ld on %s at %s", (long)getpid(), host, date);
 }
 
 static ferry_status write_all(int fd, const char *text, size_t length, const char *path,
@@ -242,7 +234,7 @@ static ferry_status write_all(int fd, const char *text, size_t length, const cha
     return FERRY_OK;
 }
 
-static ferry_status write_notice(const char *path, const notice *says, ferry_error *error)
+static ferry_status write_notice(const char *path, const fy_notice *says, ferry_error *error)
 {
     char temporary[PATH_MAX];
     char text[FILE_BYTES];
@@ -274,9 +266,9 @@ static ferry_status write_notice(const char *path, const notice *says, ferry_err
 }
 
 /* The file's key is known to whoever can read it; with a secret both must be known. */
-static void make_key(fy_meeting *meeting, const char *secret, const notice *says)
+static void make_key(fy_meeting *meeting, const char *secret, const fy_notice *says)
 {
-    char job[KEY_TEXT_BYTES + 16];
+    char job[FY_NOTICE_KEY_BYTES + 16];
     snprintf(job, sizeof job, "file %s", says->key);
     fy_meeting_key(meeting, secret, job);
     fy_auth_wipe(job, sizeof job);
@@ -285,8 +277,8 @@ static void make_key(fy_meeting *meeting, const char *secret, const notice *says
 static ferry_status host_meeting(fy_meeting *meeting, const char *path, const fy_settings *settings,
                                  ferry_error *error)
 {
-    notice        fresh = {.n_ranks = meeting->n_ranks, .has_secret = settings->secret != NULL};
-    notice        old;
+    fy_notice        fresh = {.n_ranks = meeting->n_ranks, .has_secret = settings->secret != NULL};
+    fy_notice        old;
     file_id       id;
     found         there = FOUND_NOTHING;
     uint16_t      port  = 0;
@@ -331,7 +323,7 @@ typedef struct search {
     int64_t     end_ns;
     int64_t     refused_ns; /* since when who listens there refuses; 0: it does not */
     found       last;
-    notice      notice;
+    fy_notice      notice;
     ferry_error why; /* of the last attempt to reach rank 0; empty if there was none */
 
     fy_interrupt *interrupt;
@@ -514,10 +506,10 @@ ferry_status fy_meet_file(fy_meeting *meeting, const char *path, uint32_t rank, 
 /* Only the own file: another job may be waiting at the same path by now. */
 void fy_meet_file_done(const char *path)
 {
-    notice  says;
+    fy_notice  says;
     file_id id;
     found   there = FOUND_NOTHING;
-    char    own[BY_BYTES];
+    char    own[FY_NOTICE_BY_BYTES];
     if (path == NULL || read_notice(path, &says, &id, &there, NULL) != FERRY_OK) {
         return;
     }
