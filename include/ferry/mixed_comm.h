@@ -173,7 +173,10 @@ FERRY_API ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, fer
  */
 FERRY_API ferry_status ferry_mixed_comm_run_autotune(ferry_mixed_comm *comm, ferry_error *error);
 
-/* Collective: frees memory and closes what was opened; only destroy may follow. */
+/*
+ * Collective: frees memory and closes what was opened; only destroy may follow. Where other ranks
+ * make another call on this handle all get FERRY_ERR_MISUSE, and the memory stays until destroy.
+ */
 FERRY_API ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_error *error);
 /* Shuts down first if that was not done. NULL is allowed. */
 FERRY_API void ferry_mixed_comm_destroy(ferry_mixed_comm *comm);

@@ -214,7 +214,8 @@ FERRY_API ferry_status ferry_world_state(ferry_world *world, uint32_t *rank_out,
  * Makes a new world of those ranks of a failed one that still live and call this. It waits for
  * every rank that is not known to be lost, a join limit at most, and goes on without those that do
  * not come. Ranks keep their order. The old world stays to be destroyed. When a network falls in
- * two, each half that calls this gets a world: min_ranks (0: 1) refuses the smaller half.
+ * two, each half that calls this gets a world: min_ranks (0: 1) refuses the smaller half. Of a
+ * world that has not failed this is a collective call, and FERRY_ERR_MISUSE on every rank.
  *
  * A rank that is left behind may live, stopped in the middle of a copy. From here on it changes
  * nothing in this rank's memory of ferry_memory_alloc and ferry_region_alloc, whenever it wakes:

@@ -196,6 +196,8 @@ bool fy_comm_has_mode(const ferry_mixed_comm *comm, uint32_t mode);
 /* comm_memory.c: what the two init calls do, and its end. */
 ferry_status fy_comm_open(ferry_mixed_comm *comm, ferry_error *error);
 void         fy_comm_close(ferry_mixed_comm *comm);
+/* Shuts down, also where that has failed: what destroy does. */
+void fy_comm_finish(ferry_mixed_comm *comm);
 
 /* layout.c: pure. Boxes for all schedules with blocks of most_elements. */
 void fy_layout_make(const ferry_mixed_comm *comm, uint64_t most_elements, fy_layout *layout_out);

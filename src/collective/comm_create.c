@@ -334,9 +334,7 @@ void ferry_mixed_comm_destroy(ferry_mixed_comm *comm)
         return;
     }
     fy_comm_release_request(comm);
-    if (!comm->finished) {
-        ferry_mixed_comm_shutdown(comm, NULL);
-    }
+    fy_comm_finish(comm);
     fy_work_remove(comm->world, &comm->work);
     fy_tune_destroy(comm->tuning);
     fy_free(comm->own_engines);

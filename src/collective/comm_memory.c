@@ -310,6 +310,25 @@ void fy_comm_close(ferry_mixed_comm *comm)
     comm->opened = comm->inside_ready = comm->between_ready = false;
 }
 
+/* Collective, but where the world has failed. */
+static void finish(ferry_mixed_comm *comm)
+{
+    fy_joint_enter(comm->world, FY_JOINT_MIXED_SHUTDOWN, fy_comm_object(comm));
+    fy_comm_close(comm);
+    fy_joint_leave(comm->world);
+    comm->finished = true;
+}
+
+void fy_comm_finish(ferry_mixed_comm *comm)
+{
+    if (!comm->finished) {
+        ferry_mixed_comm_shutdown(comm, NULL);
+    }
+    if (!comm->finished) { /* the handle is broken, and the others free it as well */
+        finish(comm);
+    }
+}
+
 ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_error *error)
 {
     if (comm == NULL || comm->finished) {
@@ -321,14 +340,15 @@ ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_error *erro
                        "shutdown: another thread, or a request, uses this handle now");
     }
     ferry_status status = fy_comm_state(comm, error);
-    fy_joint_enter(comm->world, FY_JOINT_MIXED_SHUTDOWN, fy_comm_object(comm));
     if (status == FERRY_OK && comm->inside_ready &&
         (comm->between_ready || comm->topology.inter_size == 1)) {
         status = fy_comm_meet(comm, FY_OP_SHUTDOWN, error);
+        if (status != FERRY_OK) { /* nobody else frees the memory now: destroy does */
+            atomic_store(&comm->busy, false);
+            return status;
+        }
     }
-    fy_comm_close(comm);
-    fy_joint_leave(comm->world);
-    comm->finished = true;
+    finish(comm);
     atomic_store(&comm->busy, false);
     return status;
 }

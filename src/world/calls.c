@@ -311,6 +311,22 @@ ferry_status ferry_world_receive(ferry_world *world, uint32_t from, uint32_t tag
  * Shrinking
  */
 
+/*
+ * Of a world that is well all ranks hear so together, for where others make another call nobody
+ * would come to them. FERRY_OK: it has failed meanwhile.
+ */
+static ferry_status refuse_shrink(ferry_world *world, ferry_error *error)
+{
+    fy_joint_enter(world, FY_JOINT_SHRINK, 0);
+    ferry_status status = ferry_world_barrier(world, error);
+    fy_joint_leave(world);
+    if (status == FERRY_OK) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_world_shrink: the world has not failed; ferry_world_abort ends it");
+    }
+    return status == FERRY_ERR_MISUSE ? status : FERRY_OK;
+}
+
 ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                                 ferry_error *error)
 {
@@ -318,17 +334,16 @@ ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks, ferry_wo
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_world_shrink needs a world and a place for the new one");
     }
-    if (!fy_failed(world->failure)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_world_shrink: the world has not failed; ferry_world_abort ends it");
-    }
     if (min_ranks > world->n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_shrink: at least %u of %u ranks",
                        min_ranks, world->n_ranks);
     }
     ferry_world *smaller = NULL;
-    ferry_status status =
-        world->ops->shrink(world, min_ranks == 0 ? 1 : min_ranks, &smaller, error);
+    ferry_status status  = fy_failed(world->failure) ? FERRY_OK : refuse_shrink(world, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    status = world->ops->shrink(world, min_ranks == 0 ? 1 : min_ranks, &smaller, error);
     if (status == FERRY_OK) {
         fy_world_part(world, smaller);
         *world_out = smaller;
