@@ -25,6 +25,11 @@ FERRY_BEGIN_DECLS
  * FERRY_ERR_TIMEOUT or FERRY_ERR_ABORTED with a sentence that names the rank. Survivors make a
  * smaller world with ferry_world_shrink and go on.
  *
+ * Fork: a child has its own copy of the memory and is no rank. In it every call on a world that it
+ * inherited, and on all that stands on one, is FERRY_ERR_MISUSE and changes nothing, destroying too:
+ * what was inherited goes with the process. The parent does not notice. (What a child writes to
+ * memory that ranks share is seen there, as any write is.)
+ *
  * Threads: as every handle, by one thread at a time; ferry_world_abort, ferry_world_state and the
  * calls that only read a number from any.
  */

@@ -330,7 +330,7 @@ ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_
 
 void ferry_mixed_comm_destroy(ferry_mixed_comm *comm)
 {
-    if (comm == NULL) {
+    if (comm == NULL || fy_world_is_inherited(comm->world)) {
         return;
     }
     fy_comm_release_request(comm);

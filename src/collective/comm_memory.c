@@ -335,11 +335,15 @@ ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_error *erro
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "shutdown needs a mixed collective that was not shut down before");
     }
+    ferry_status status = fy_world_check_process(comm->world, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     if (atomic_exchange(&comm->busy, true)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "shutdown: another thread, or a request, uses this handle now");
     }
-    ferry_status status = fy_comm_state(comm, error);
+    status = fy_comm_state(comm, error);
     if (status == FERRY_OK && comm->inside_ready &&
         (comm->between_ready || comm->topology.inter_size == 1)) {
         status = fy_comm_meet(comm, FY_OP_SHUTDOWN, error);

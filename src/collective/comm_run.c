@@ -353,6 +353,10 @@ static ferry_status take(ferry_mixed_comm *comm, const char *what, ferry_error *
     if (comm == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "%s needs a mixed collective", what);
     }
+    ferry_status status = fy_world_check_process(comm->world, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     if (atomic_exchange_explicit(&comm->busy, true, memory_order_acquire)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "%s: another thread, or a request, uses this handle now", what);
@@ -484,9 +488,19 @@ static void poll_once(fy_mixed_request *request)
     }
 }
 
+/* A child by fork has the request, but not the call. */
+static ferry_status check_process(const fy_mixed_request *request, ferry_error *error)
+{
+    return request->comm == NULL ? FERRY_OK : fy_world_check_process(request->comm->world, error);
+}
+
 static ferry_status test_request(ferry_request *base, bool *done_out, ferry_error *error)
 {
     fy_mixed_request *request = (fy_mixed_request *)base;
+    if (check_process(request, error) != FERRY_OK) {
+        *done_out = true;
+        return FERRY_ERR_MISUSE;
+    }
     if (!request->done) {
         ferry_mixed_comm *comm = request->comm;
         driver            d    = {.comm = comm, .n = comm->call.geometry.n_lanes};
@@ -507,6 +521,10 @@ static ferry_status test_request(ferry_request *base, bool *done_out, ferry_erro
 static ferry_status wait_request(ferry_request *base, ferry_error *error)
 {
     fy_mixed_request *request = (fy_mixed_request *)base;
+    ferry_status      status  = check_process(request, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     if (!request->done) {
         obey_cancel(request);
         close_request(request, work_until_over(request->comm, FY_JOINT_MIXED_RUN, &request->error));
@@ -522,6 +540,9 @@ static void cancel_request(ferry_request *base)
 static void destroy_request(ferry_request *base)
 {
     fy_mixed_request *request = (fy_mixed_request *)base;
+    if (check_process(request, NULL) != FERRY_OK) {
+        return;
+    }
     wait_request(base, NULL);
     request->is_held = false;
     if (request->comm == NULL) { /* its handle is gone */

@@ -162,13 +162,17 @@ static void read_notices(ferry_mixed_comm *comm)
 
 ferry_status fy_comm_state(ferry_mixed_comm *comm, ferry_error *error)
 {
+    ferry_status status = fy_world_check_process(comm->world, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     if (atomic_load(&comm->broken) == FERRY_OK && comm->control != NULL) {
         _Atomic uint64_t *notices = control_at(comm, FY_CONTROL_NOTICES);
         if (atomic_load(notices) != 0) {
             read_notices(comm);
         }
     }
-    ferry_status status = (ferry_status)atomic_load(&comm->broken);
+    status = (ferry_status)atomic_load(&comm->broken);
     if (status != FERRY_OK) {
         return fy_fail(error, status, "%s", comm->reason.message);
     }

@@ -321,6 +321,10 @@ ferry_status ferry_service_clear_requests(ferry_service *service, ferry_error *e
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_clear_requests needs a service without a run under way");
     }
+    ferry_status status = fy_world_check_process(service->world, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     fy_run_settle(service);
     fy_exec_destroy(service->exec);
     service->exec = NULL;
@@ -335,6 +339,10 @@ ferry_status ferry_service_finalize(ferry_service *service, ferry_error *error)
     if (service == NULL || service->finalized) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_service_finalize needs a service that was not finalized before");
+    }
+    ferry_status status = fy_world_check_process(service->world, error);
+    if (status != FERRY_OK) {
+        return status;
     }
     end_run(service);
     if (service->request != NULL) {
@@ -367,7 +375,7 @@ static void release_requests(ferry_service *service)
 
 void ferry_service_destroy(ferry_service *service)
 {
-    if (service == NULL) {
+    if (service == NULL || fy_world_is_inherited(service->world)) {
         return;
     }
     if (!service->finalized && ferry_service_finalize(service, NULL) != FERRY_OK) {

@@ -204,7 +204,10 @@ ferry_status ferry_service_take_ledger(const ferry_service *service, ferry_ledge
     }
     const fy_exec *exec   = service->exec;
     ferry_ledger  *ledger = NULL;
-    ferry_status   status = make_ledger(service, &ledger, error);
+    ferry_status   status = fy_world_check_process(service->world, error);
+    if (status == FERRY_OK) {
+        status = make_ledger(service, &ledger, error);
+    }
     if (status == FERRY_OK && (exec->version == 0 || service->version != service->n_begun)) {
         status = add_undone(service, ledger, error);
     } else if (status == FERRY_OK && service->options.commit == FERRY_COMMIT_SWAP) {

@@ -20,6 +20,10 @@ static ferry_status check_run(const ferry_service *service, ferry_error *error)
     if (service == NULL || !service->initialized || service->finalized) {
         return fy_fail(error, FERRY_ERR_MISUSE, "a run needs a service between init and finalize");
     }
+    ferry_status status = fy_world_check_process(service->world, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     if (service->exec == NULL || !service->registry.scheduled) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "a run needs a schedule: call "
@@ -65,6 +69,13 @@ ferry_status fy_request_provide(ferry_service *service, ferry_error *error)
     }
     request->is_spare = true;
     return FERRY_OK;
+}
+
+/* A child by fork has the request, but not the run. */
+static ferry_status check_process(const fy_run_request *request, ferry_error *error)
+{
+    return request->service == NULL ? FERRY_OK
+                                    : fy_world_check_process(request->service->world, error);
 }
 
 ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
@@ -249,6 +260,10 @@ static void work_until_over(fy_run_request *request)
 static ferry_status run_request_wait(ferry_request *base, ferry_error *error)
 {
     fy_run_request *request = (fy_run_request *)base;
+    ferry_status    status  = check_process(request, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     if (!atomic_load(&request->done)) {
         ferry_service *service = request->service;
         if (pthread_mutex_lock(&service->working) != 0) {
@@ -267,9 +282,10 @@ static ferry_status run_request_wait(ferry_request *base, ferry_error *error)
 static ferry_status run_request_test(ferry_request *base, bool *done_out, ferry_error *error)
 {
     fy_run_request *request = (fy_run_request *)base;
-    *done_out               = atomic_load(&request->done);
+    ferry_status    status  = check_process(request, error);
+    *done_out               = status != FERRY_OK || atomic_load(&request->done);
     if (*done_out) {
-        return outcome_of(request, error);
+        return status != FERRY_OK ? status : outcome_of(request, error);
     }
     ferry_service *service = request->service;
     if (pthread_mutex_trylock(&service->working) != 0) {
@@ -300,6 +316,9 @@ static void run_request_destroy(ferry_request *base)
     fy_run_request *request = (fy_run_request *)base;
     if (request->service == NULL) { /* its service is gone */
         fy_free(request);
+        return;
+    }
+    if (check_process(request, NULL) != FERRY_OK) {
         return;
     }
     run_request_wait(base, NULL);

@@ -224,8 +224,12 @@ ferry_status ferry_service_recover(ferry_service *service, ferry_world *survivor
                        "ferry_service_recover needs a service without a run under way, the world "
                        "of the survivors and a place for the version");
     }
+    ferry_status status = fy_world_check_process(service->world, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     fy_joint_enter(survivors, FY_JOINT_SERVICE_RECOVER, 0);
-    ferry_status status = recover(service, survivors, version_out, error);
+    status = recover(service, survivors, version_out, error);
     fy_joint_leave(survivors);
     return status;
 }

@@ -205,7 +205,7 @@ ferry_status ferry_region_alloc(ferry_transport *transport, uint64_t bytes,
 
 void ferry_region_free(ferry_region *region)
 {
-    if (region == NULL) {
+    if (region == NULL || fy_world_is_inherited(region->transport->world)) {
         return;
     }
     ferry_transport *transport = region->transport;

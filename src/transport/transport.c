@@ -222,7 +222,8 @@ void fy_transport_retain(ferry_transport *transport)
 
 void ferry_transport_close(ferry_transport *transport)
 {
-    if (transport == NULL || atomic_fetch_sub(&transport->references, 1) > 1) {
+    if (transport == NULL || fy_world_is_inherited(transport->world) ||
+        atomic_fetch_sub(&transport->references, 1) > 1) {
         return;
     }
     fy_world_remove_parting(transport->world, &transport->parting);
@@ -303,6 +304,10 @@ ferry_status ferry_transport_progress(ferry_transport *transport, ferry_error *e
     if (transport == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_transport_progress needs a transport");
     }
+    ferry_status status = fy_world_check_process(transport->world, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     fy_transport_work(transport);
     return fy_transport_state(transport, error);
 }
@@ -321,6 +326,9 @@ ferry_status ferry_flush(ferry_transport *transport, uint32_t peer, ferry_queue 
                        "flush: this version has no queues; pass NULL");
     }
     ferry_status status = fy_transport_state(transport, error);
+    if (fy_world_is_inherited(transport->world)) {
+        return status;
+    }
     /* In a failed world too: after it no engine may read a source that the caller frees now. */
     for (uint32_t i = 0; i < transport->n_engines; i++) {
         const fy_open_engine *engine = &transport->engines[i];

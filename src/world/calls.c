@@ -334,12 +334,16 @@ ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks, ferry_wo
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_world_shrink needs a world and a place for the new one");
     }
+    ferry_status status = fy_world_check_process(world, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     if (min_ranks > world->n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_world_shrink: at least %u of %u ranks",
                        min_ranks, world->n_ranks);
     }
     ferry_world *smaller = NULL;
-    ferry_status status  = fy_failed(world->failure) ? FERRY_OK : refuse_shrink(world, error);
+    status = fy_failed(world->failure) ? FERRY_OK : refuse_shrink(world, error);
     if (status != FERRY_OK) {
         return status;
     }

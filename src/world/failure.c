@@ -7,6 +7,11 @@
 
 enum { WELL = 0, BEING_WRITTEN = 1, FAILED = 2 };
 
+void fy_failure_settle(fy_failure *failure)
+{
+    atomic_store_explicit(&failure->state, FAILED, memory_order_seq_cst);
+}
+
 bool fy_failure_set_v(fy_failure *failure, ferry_status status, uint32_t rank, const char *format,
                       va_list arguments)
 {
@@ -24,7 +29,7 @@ bool fy_failure_set_v(fy_failure *failure, ferry_status status, uint32_t rank, c
     }
     failure->status = (uint32_t)status;
     failure->rank   = rank;
-    atomic_store_explicit(&failure->state, FAILED, memory_order_seq_cst);
+    fy_failure_settle(failure);
     return true;
 }
 

@@ -29,6 +29,9 @@ bool fy_failure_set(fy_failure *failure, ferry_status status, uint32_t rank, con
 bool fy_failure_set_v(fy_failure *failure, ferry_status status, uint32_t rank, const char *format,
                       va_list arguments) __attribute__((format(printf, 4, 0)));
 
+/* What stands in it counts, whatever there was before: where no other thread can be. */
+void fy_failure_settle(fy_failure *failure);
+
 /* One load: for loops that spin. */
 static inline bool fy_failed(const fy_failure *failure)
 {

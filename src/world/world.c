@@ -91,7 +91,8 @@ ferry_status fy_world_new(uint32_t rank, uint32_t n_ranks, fy_settings *settings
     fy_whereabouts_init(&world->own_here);
     world->settings = *settings;
     *settings       = (fy_settings){0};
-    *world_out      = world;
+    fy_fork_enter(world);
+    *world_out = world;
     return FERRY_OK;
 }
 
@@ -100,6 +101,7 @@ void fy_world_free(ferry_world *world)
     if (world == NULL) {
         return;
     }
+    fy_fork_leave(world);
     if (world->here != NULL) {
         fy_whereabouts_cleanup(&world->own_here);
     }
@@ -122,7 +124,9 @@ void ferry_world_destroy(ferry_world *world)
     /* Acquire-release: the last holder must see every write of the others before it frees. */
     if (world != NULL &&
         atomic_fetch_sub_explicit(&world->references, 1, memory_order_acq_rel) == 1) {
-        world->ops->close(world);
+        if (!fy_world_is_inherited(world)) {
+            world->ops->close(world);
+        }
         fy_world_free(world);
     }
 }

@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "world/bell.h"
 #include "world/failure.h"
+#include "world/fork.h"
 #include "world/settings.h"
 #include "world/whereabouts.h"
 
@@ -136,6 +137,7 @@ struct ferry_world {
     int64_t         spin_ns; /* how long to spin before sleeping: less with more ranks than cores */
     _Atomic int64_t yields_from_ns; /* when yielding may help again; see wait.c */
     _Atomic int64_t no_yields_ns;   /* how long it was stopped the last time */
+    fy_inheritance  inheritance;    /* see fork.h */
     bool            threads;        /* all ranks are threads of this process */
     bool            is_being_made;  /* nobody has it yet: what waits for it may be interrupted */
     /*
