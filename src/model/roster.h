@@ -49,6 +49,12 @@ void fy_pack_number(fy_pack *out, uint64_t value);
 void fy_pack_text(fy_pack *out, const char *text);
 void fy_pack_cleanup(fy_pack *out);
 
+/*
+ * The lengths of as many messages without a byte: for a rank 0 that has no memory for a list of its
+ * own, but must take part in a scatter. NULL for more than 65,536 ranks.
+ */
+const size_t *fy_no_lengths(uint32_t n_ranks);
+
 typedef struct fy_reader {
     const unsigned char *at;
     const unsigned char *end;

@@ -38,11 +38,14 @@ static void begin_message(fy_pack *out, ferry_status status, const char *sentenc
     }
 }
 
-static ferry_status read_status(fy_reader *in, ferry_error *error)
+static ferry_status read_status(fy_reader *in, uint32_t rank, ferry_error *error)
 {
+    if (in->at == in->end) {
+        return fy_fail(error, FERRY_ERR_NO_MEMORY, "rank %u had no memory for its message", rank);
+    }
     ferry_status status = (ferry_status)fy_read_number(in, FY_LAST_STATUS);
     if (in->failed) {
-        return fy_fail(error, FERRY_ERR_EXCHANGE, "a message of another rank is damaged");
+        return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of rank %u is damaged", rank);
     }
     if (status != FERRY_OK) {
         size_t      length;
@@ -100,7 +103,7 @@ static ferry_status plan_gathered(const void *all, const size_t *lengths, uint32
     ferry_status         status = ferry_roster_create(n_ranks, &roster, error);
     for (uint32_t r = 0; r < n_ranks && status == FERRY_OK; r++) {
         fy_reader in = {.at = at, .end = at + lengths[r]};
-        status       = read_status(&in, error);
+        status       = read_status(&in, r, error);
         if (status == FERRY_OK) {
             status = fy_roster_set_packed(roster, r, &in, error);
         }
@@ -249,7 +252,7 @@ ferry_status fy_reshard_plan_unpack(const void *bytes, size_t n_bytes,
                                     ferry_reshard_plan **plan_out, ferry_error *error)
 {
     fy_reader    in     = {.at = bytes, .end = (const unsigned char *)bytes + n_bytes};
-    ferry_status status = read_status(&in, error);
+    ferry_status status = read_status(&in, 0, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -276,10 +279,13 @@ ferry_status fy_reshard_plan_unpack(const void *bytes, size_t n_bytes,
     return status;
 }
 
-/* On rank 0: everybody's ops behind one another, or everybody's error. */
+/*
+ * On rank 0: everybody's ops behind one another, or everybody's error. All zero is a rank 0 without
+ * memory: it takes part all the same, with empty messages, so that nobody waits for it in vain.
+ */
 typedef struct outbox {
     fy_pack bytes;
-    size_t *lengths;
+    size_t *lengths; /* NULL: there was no memory for them */
 } outbox;
 
 static bool post(outbox *box, uint32_t rank, const fy_pack *message)
@@ -321,7 +327,7 @@ static void post_error(outbox *box, uint32_t n_ranks, ferry_status status, const
     box->bytes.used = 0;
     for (uint32_t r = 0; r < n_ranks; r++) {
         if (!post(box, r, &message)) {
-            box->lengths[r] = 0; /* reads as damaged: an error all the same */
+            box->lengths[r] = 0; /* reads as a lack of memory, which it is */
         }
     }
     fy_pack_cleanup(&message);
@@ -351,11 +357,11 @@ static ferry_status scatter_by_all_gather(const ferry_exchange *x, const outbox 
     fy_pack       message = {0};
     const void   *all     = NULL;
     const size_t *lengths = NULL;
-    for (uint32_t r = 0; x->rank == 0 && r < x->n_ranks; r++) {
+    for (uint32_t r = 0; box->lengths != NULL && r < x->n_ranks; r++) {
         fy_pack_number(&message, box->lengths[r]);
     }
     size_t head = message.used;
-    if (x->rank == 0 && !message.failed &&
+    if (box->lengths != NULL && !message.failed &&
         fy_reserve((void **)&message.bytes, &message.capacity, head + box->bytes.used + 1, 1)) {
         memcpy(message.bytes + head, box->bytes.bytes, box->bytes.used);
         message.used = head + box->bytes.used;
@@ -369,7 +375,7 @@ static ferry_status scatter_by_all_gather(const ferry_exchange *x, const outbox 
     }
     fy_reader in     = {.at = all, .end = (const unsigned char *)all + lengths[0]};
     uint64_t  before = 0, mine = 0;
-    for (uint32_t r = 0; r < x->n_ranks; r++) {
+    for (uint32_t r = 0; lengths[0] > 0 && r < x->n_ranks; r++) {
         uint64_t length = fy_read_number(&in, lengths[0]);
         before += r < x->rank ? length : 0;
         mine = r == x->rank ? length : mine;
@@ -388,12 +394,18 @@ static ferry_status scatter(const ferry_exchange *x, const outbox *box, const vo
     if (x->scatter == NULL) {
         return scatter_by_all_gather(x, box, mine_out, n_bytes_out, error);
     }
-    bool root = x->rank == 0;
-    if (x->scatter(x->context, root ? box->bytes.bytes : NULL, root ? box->lengths : NULL, mine_out,
-                   n_bytes_out) != 0) {
-        return fail_exchange(error);
+    const void   *all     = NULL;
+    const size_t *lengths = NULL;
+    if (x->rank == 0) {
+        bool answers = box->bytes.used > 0;
+        all          = answers ? (const void *)box->bytes.bytes : "";
+        lengths      = answers ? box->lengths : fy_no_lengths(x->n_ranks);
+        if (lengths == NULL) {
+            return fy_fail_no_memory(error, "the lengths of messages to all ranks");
+        }
     }
-    return FERRY_OK;
+    return x->scatter(x->context, all, lengths, mine_out, n_bytes_out) != 0 ? fail_exchange(error)
+                                                                            : FERRY_OK;
 }
 
 ferry_status ferry_build_centralized_reshard_plan(const ferry_model        *src_model,
@@ -413,16 +425,17 @@ ferry_status ferry_build_centralized_reshard_plan(const ferry_model        *src_
     const void   *all = NULL, *mine = NULL;
     const size_t *lengths = NULL;
     size_t        n_bytes = 0;
-    outbox        box     = {.lengths = fy_alloc_zeroed(exchange->n_ranks, sizeof *box.lengths)};
+    outbox        box     = {0};
     pack_own(src_model, dst_model, num_experts, &own);
     int (*gather)(void *, const void *, size_t, const void **, const size_t **) =
         exchange->gather == NULL ? exchange->all_gather : exchange->gather;
-    if (box.lengths == NULL) {
-        status = fy_fail_no_memory(error, "the ops of all ranks");
-    } else if (gather(exchange->context, own.bytes, own.failed ? 0 : own.used, &all, &lengths) !=
-               0) {
+    if (gather(exchange->context, own.bytes, own.failed ? 0 : own.used, &all, &lengths) != 0) {
         status = fail_exchange(error);
-    } else if (exchange->rank == 0) {
+    }
+    if (status == FERRY_OK && exchange->rank == 0) {
+        box.lengths = fy_alloc_zeroed(exchange->n_ranks, sizeof *box.lengths);
+    }
+    if (box.lengths != NULL) {
         plan_for_all(all, lengths, exchange, options, &box);
     }
     if (status == FERRY_OK) {

@@ -38,7 +38,7 @@ typedef struct session {
     bool                  is_local;
     ferry_error           error;
     fy_pack               box;     /* on rank 0: everybody's messages behind one another */
-    size_t               *lengths; /* on rank 0: of each */
+    size_t               *lengths; /* on rank 0: of each; NULL: there was no memory for them */
 } session;
 
 /* What everybody sent, where it is known. */
@@ -160,10 +160,10 @@ static bool scatter_to_all(session *s, fy_reader *mine_out)
     fy_pack               message = {0};
     const void           *all     = NULL;
     const size_t         *lengths = NULL;
-    for (uint32_t r = 0; is_root(s) && r < x->n_ranks; r++) {
+    for (uint32_t r = 0; s->lengths != NULL && r < x->n_ranks; r++) {
         fy_pack_number(&message, s->lengths[r]);
     }
-    if (is_root(s) && !message.failed &&
+    if (s->lengths != NULL && !message.failed &&
         fy_reserve((void **)&message.bytes, &message.capacity, message.used + s->box.used + 1, 1)) {
         memcpy(message.bytes + message.used, s->box.bytes, s->box.used);
         message.used += s->box.used;
@@ -192,7 +192,7 @@ static bool scatter_to_all(session *s, fy_reader *mine_out)
     return true;
 }
 
-/* What is in rank 0's box, to each rank its own. */
+/* What is in rank 0's box, to each rank its own; nothing to anybody where it has no memory. */
 static bool scatter(session *s, fy_reader *mine_out)
 {
     const ferry_exchange *x       = s->exchange;
@@ -201,8 +201,17 @@ static bool scatter(session *s, fy_reader *mine_out)
     if (x->scatter == NULL) {
         return scatter_to_all(s, mine_out);
     }
-    int failed = x->scatter(x->context, is_root(s) ? s->box.bytes : NULL,
-                            is_root(s) ? s->lengths : NULL, &mine, &n_bytes);
+    const void   *all     = NULL;
+    const size_t *lengths = NULL;
+    if (is_root(s)) {
+        bool answers = s->box.used > 0;
+        all          = answers ? (const void *)s->box.bytes : "";
+        lengths      = answers ? s->lengths : fy_no_lengths(x->n_ranks);
+        if (lengths == NULL) {
+            return false; /* the status says that there is no memory */
+        }
+    }
+    int failed = x->scatter(x->context, all, lengths, &mine, &n_bytes);
     if (!is_alive(s, failed == 0 && (mine != NULL || n_bytes == 0))) {
         return false;
     }
@@ -217,7 +226,7 @@ static bool scatter(session *s, fy_reader *mine_out)
 static void post_to_all(session *s, const fy_pack *message)
 {
     s->box.used = 0;
-    for (uint32_t r = 0; r < s->exchange->n_ranks; r++) {
+    for (uint32_t r = 0; s->lengths != NULL && r < s->exchange->n_ranks; r++) {
         bool fits = !message->failed && fy_reserve((void **)&s->box.bytes, &s->box.capacity,
                                                    s->box.used + message->used + 1, 1);
         if (!fits) {
@@ -370,6 +379,9 @@ static void answer(session *s, const ferry_plan *plan, const ferry_schedule_opti
         s->status   = fy_fail(&s->error, status, "%s", error.message);
         s->is_local = false;
     }
+    if (s->status == FERRY_OK && s->lengths == NULL) {
+        fail_here(s, fy_fail_no_memory(&s->error, "the lengths of messages to all ranks"));
+    }
     if (s->status == FERRY_OK) {
         s->is_local = false; /* what is wrong with a schedule is no rank's fault */
         s->status   = ferry_schedule_create_for_plan(plan, options, &whole, &s->error);
@@ -510,9 +522,6 @@ ferry_status ferry_build_plan_schedule(const ferry_plan             *plan,
     ferry_schedule *part = NULL;
     if (is_root(&s)) {
         s.lengths = fy_alloc_zeroed(exchange->n_ranks, sizeof *s.lengths);
-        if (s.lengths == NULL) {
-            return fy_fail_no_memory(error, "the lengths of messages to all ranks");
-        }
     }
     fail_here(&s, fill_call(plan, options, &s, schedule_out != NULL, &own, &s.error));
     run_session(&s, plan, options, &own, &part);
