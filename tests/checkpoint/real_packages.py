@@ -26,6 +26,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import skips  # noqa: E402
+
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 try:
     import numpy
@@ -35,8 +38,8 @@ try:
     import transformers
     from safetensors import safe_open
 except ImportError as reason:
-    print(f"skipped: {reason}; tests/checkpoint/requirements.txt says what is needed")
-    sys.exit(77)
+    sys.exit(skips.whole("packages", f"{reason}; tests/checkpoint/requirements.txt says what is "
+                         "needed"))
 
 LIMIT_S = 120
 FERRY = ""

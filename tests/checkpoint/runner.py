@@ -14,6 +14,9 @@ from pathlib import Path
 
 from store import StoreError
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import skips  # noqa: E402
+
 TIMEOUT_S = 120
 
 
@@ -144,7 +147,7 @@ def parser_of(description, count):
 
 def run_cases(arguments, cases):
     """cases: [(name, function(folder, rng), seed)]. Returns the exit status."""
-    failures, skipped, run = [], [], 0
+    failures, skipped, n_run = [], [], 0
     for name, function, seed in cases:
         if arguments.only and arguments.only not in name:
             continue
@@ -152,13 +155,16 @@ def run_cases(arguments, cases):
         wrong = None
         try:
             function(folder, random.Random(seed))
-        except Skip as skip:
-            skipped.append("%s: %s" % (name, skip))
+        except Skip as reason:
+            if skips.must_not(reason):
+                wrong = skips.forbidden(name, reason)
+            else:
+                skipped.append(skips.line(name, reason))
         except (Failure, StoreError, OSError) as failure:
             wrong = "%s: %s" % (type(failure).__name__, failure)
         except Exception:  # pylint: disable=broad-except  # an oracle that does not fit the result
             wrong = traceback.format_exc()
-        run += 1
+        n_run += 1
         if wrong is not None:
             failures.append(name)
             report(name, seed, wrong, folder if arguments.keep else None)
@@ -167,10 +173,10 @@ def run_cases(arguments, cases):
         if failures and not arguments.keep_going:
             break
     for text in skipped:
-        print("skipped: %s" % text)
-    print("%d cases, %d failures%s" % (run, len(failures),
-                                       ": " + ", ".join(failures) if failures else ""))
-    return 1 if failures else 0
+        print(text)
+    print("%d cases, %d skipped, %d failures%s" % (n_run, len(skipped), len(failures), ": " +
+                                                   ", ".join(failures) if failures else ""))
+    return skips.status(n_run, len(failures), len(skipped))
 
 
 def report(name, seed, wrong, folder):

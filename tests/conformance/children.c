@@ -5,6 +5,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -149,6 +152,28 @@ bool engine_available(const engine_row *engine, bool is_quiet, run_shared *share
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
     return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static bool is_required(const char *word)
+{
+    const char *at     = getenv("FERRY_TEST_REQUIRE");
+    size_t      length = strlen(word);
+    while (at != NULL && *at != '\0') {
+        size_t n = strcspn(at, ",");
+        if (n == length && strncmp(at, word, n) == 0) {
+            return true;
+        }
+        at += n + (at[n] == ',');
+    }
+    return false;
+}
+
+int skip_engine(const engine_row *engine, const run_shared *shared)
+{
+    bool is_wrong = is_required(engine->engine);
+    printf("%s: the engine %s cannot run here%s: %s\n", is_wrong ? "FAILED" : "SKIPPED",
+           engine->engine, is_wrong ? ", but FERRY_TEST_REQUIRE has it" : "", shared->report);
+    return is_wrong ? 1 : SKIPPED;
 }
 
 pid_t start_child(const case_plan *plan, uint32_t rank)

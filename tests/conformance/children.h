@@ -24,6 +24,12 @@ typedef struct case_plan {
 /* Whether a row can run here: tried in a process of its own. Why not goes to the report. */
 bool engine_available(const engine_row *engine, bool is_quiet, run_shared *shared);
 
+/*
+ * Says that a row cannot run here, and why: SKIPPED; or 1, a failure, where FERRY_TEST_REQUIRE
+ * (words with commas between) has the engine.
+ */
+int skip_engine(const engine_row *engine, const run_shared *shared);
+
 /* The process of a rank, or of all; negative: see errno. It dies with the caller. */
 pid_t start_child(const case_plan *plan, uint32_t rank);
 

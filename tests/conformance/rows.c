@@ -199,7 +199,7 @@ int run_suite(const row_suite *suite, int argc, char **argv)
     if (engine_available(engine, true, run.shared)) {
         result = run_cases(&run);
     } else {
-        printf("SKIPPED: the engine %s cannot run here: %s\n", engine->engine, run.shared->report);
+        result = skip_engine(engine, run.shared);
     }
     rmdir(run.folder);
     return result;

@@ -327,10 +327,9 @@ int main(int argc, char **argv)
     int    result = 0;
     size_t n_run = 0, n_failed = 0;
     if (!engine_available(o.engine, false, shared)) {
-        printf("SKIPPED: the engine %s cannot run here: %s\n", o.engine->engine, shared->report);
-        result = SKIPPED;
+        result = skip_engine(o.engine, shared);
     }
-    for (size_t i = 0; i < n_case_rows && result != SKIPPED; i++) {
+    for (size_t i = 0; i < n_case_rows && result == 0; i++) {
         const case_row *row = &case_rows[i];
         if ((o.only != NULL && strcmp(row->name, o.only) != 0) ||
             (row->processes_only && o.engine->threads)) {
@@ -340,7 +339,7 @@ int main(int argc, char **argv)
         n_failed += !run_case(&o, row);
     }
     rmdir(folder);
-    if (result != SKIPPED) {
+    if (result == 0) {
         printf("%zu cases on %s, %zu failed\n", n_run, o.engine->name, n_failed);
         result = n_failed > 0 || n_run == 0;
     }

@@ -1,7 +1,12 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Runs the cases of a script: its functions whose names begin with case_, in their order."""
 
+import sys
 import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import skips  # noqa: E402
 
 
 class Skip(Exception):
@@ -16,17 +21,20 @@ def chosen(functions, only=""):
 
 def run(cases, around=lambda function: function()):
     """Prints what fails and why; the script's exit status. around(function) calls a case."""
-    failed = 0
+    failed = skipped = 0
     for name, function in cases.items():
         try:
             around(function)
         except Skip as reason:
-            print("%s: skipped: %s" % (name, reason))
+            forbidden = skips.must_not(reason) is not None
+            print(skips.forbidden(name, reason) if forbidden else skips.line(name, reason))
+            failed += forbidden
+            skipped += not forbidden
         except Exception as error:
             failed += 1
             frames = [frame for frame in traceback.extract_tb(error.__traceback__)
                       if frame.filename != __file__]
             line = frames[0].lineno if frames else 0
             print("%s: line %d: %s: %s" % (name, line, type(error).__name__, error))
-    print("%d cases, %d failed" % (len(cases), failed))
-    return 1 if failed or not cases else 0
+    print("%d cases, %d failed, %d skipped" % (len(cases), failed, skipped))
+    return skips.status(len(cases), failed, skipped)

@@ -207,8 +207,7 @@ def one(seed, ucx=False):
 def main():
     ranks.parse(lambda parser: parser.add_argument("--ucx", action="store_true"))
     if options.ucx and not ranks.has_plugin("ucx"):
-        print("SKIPPED: the plugin ucx is not built")
-        ranks.exit_with(ranks.SKIPPED)
+        ranks.exit_with(ranks.skips.whole("deaths", "the plugin ucx is not built"))
     seeds = range(options.seed, options.seed + (options.count or 25))
     ranks.exit_with(ranks.run_cases([("seed %d" % seed, one, (seed, options.ucx))
                                      for seed in seeds], jobs=3))

@@ -386,6 +386,5 @@ if __name__ == "__main__":
         ranks.parse()
         reason = why_not()
         if reason:
-            print("SKIPPED:", reason)
-            sys.exit(ranks.SKIPPED)
+            sys.exit(ranks.skips.whole("hosts", reason))
     ranks.exit_with(ranks.main(globals(), jobs=3))

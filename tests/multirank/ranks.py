@@ -25,7 +25,10 @@ import time
 import traceback
 from pathlib import Path
 
-SKIPPED = 77
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import skips  # noqa: E402
+
+SKIPPED = skips.SKIPPED
 KEPT = ("FERRY_PLUGINS", "FERRY_LOG", "FERRY_ISA")
 CLEARED = ("FERRY_", "PMIX_", "PMI_", "OMPI_", "TORCHELASTIC_", "SLURM_", "UCX_")
 CLEARED_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
@@ -439,7 +442,9 @@ def run_case(name, case, *arguments):
         case(*arguments)
         return True, "%s: ok (%.1f s)" % (name, time.monotonic() - before)
     except Skip as reason:
-        return "skipped", "%s: SKIPPED: %s" % (name, reason)
+        if skips.must_not(reason):
+            return False, skips.forbidden(name, reason)
+        return "skipped", skips.line(name, reason)
     except Failure as failure:
         return False, "%s: FAILED: %s" % (name, failure)
     except Exception:
@@ -457,11 +462,10 @@ def run_cases(cases, jobs):
             result, text = done.result()
             results.append(result)
             print(text, flush=True)
-    failed = results.count(False)
-    print("%d of %d cases failed (seed %d)" % (failed, len(results), options.seed))
-    if results and all(result == "skipped" for result in results):
-        return SKIPPED
-    return 1 if failed else 0
+    failed, skipped = results.count(False), results.count("skipped")
+    print("%d of %d cases failed, %d skipped (seed %d)" % (failed, len(results), skipped,
+                                                           options.seed))
+    return skips.status(len(results), failed, skipped)
 
 
 def main(cases, jobs=1):

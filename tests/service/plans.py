@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import skips  # noqa: E402
 from ferry_layout import Model  # noqa: E402
 from spec_random import random_spec  # noqa: E402
 
@@ -160,8 +162,7 @@ def main():
     needs_ucx = options.row in ("mixed", "ucx")
     plugins = os.environ.get("FERRY_PLUGINS") or str(Path(options.program).parent)
     if needs_ucx and not (Path(plugins) / "libferry_ucx.so").exists():
-        print("SKIPPED: the plugin ucx is not built")
-        return 77
+        return skips.whole(options.row, "the plugin ucx is not built")
     failed = 0
     for seed in range(options.seed, options.seed + options.count):
         try:
