@@ -438,7 +438,7 @@ static bool read_members(fy_process *process, fy_reader *reader, uint32_t n_rank
     return reader->left == 0 && process->rank < n_ranks;
 }
 
-/* rank_at and node_first, by counting. */
+/* rank_at and node_first, by counting; false where two ranks have one place. */
 static bool order_places(fy_process *process, uint32_t n_ranks)
 {
     for (uint32_t r = 0; r < n_ranks; r++) {
@@ -447,10 +447,11 @@ static bool order_places(fy_process *process, uint32_t n_ranks)
     for (uint32_t n = 0; n < process->n_nodes; n++) {
         process->node_first[n + 1] += process->node_first[n];
     }
+    memset(process->rank_at, 0xff, n_ranks * sizeof *process->rank_at);
     for (uint32_t r = 0; r < n_ranks; r++) {
         fy_place place = process->table[r].place;
         uint32_t at    = process->node_first[place.node] + place.index;
-        if (at >= process->node_first[place.node + 1]) {
+        if (at >= process->node_first[place.node + 1] || process->rank_at[at] != UINT32_MAX) {
             return false;
         }
         process->rank_at[at] = r;
