@@ -44,6 +44,12 @@ static void no_memory(fy_ucx *engine)
                 engine->host->rank);
 }
 
+/* Of a peer's message that no rank of this release sends. */
+static void break_protocol(fy_ucx *engine, uint32_t source)
+{
+    fy_ucx_lose(engine, source, "rank %u breaks the protocol of the ucx engine", source);
+}
+
 /* Something to be sent by settle, or NULL. */
 static fy_ucx_op *new_reply(fy_ucx *engine, uint32_t to, uint16_t kind, uint64_t number)
 {
@@ -66,8 +72,9 @@ static void raise_signal(fy_ucx *engine, uint32_t source, const fy_ucx_slot *slo
     if (place == NULL) {
         return;
     }
-    if ((uintptr_t)place % sizeof(uint64_t) != 0) {
-        fy_ucx_lose(engine, source, "rank %u breaks the protocol of the ucx engine", source);
+    if ((uintptr_t)place % sizeof(uint64_t) != 0 ||
+        (slot->after != FY_UCX_SET && slot->after != FY_UCX_ADD)) {
+        break_protocol(engine, source);
         return;
     }
     _Atomic uint64_t *word = place;
@@ -140,8 +147,7 @@ static bool place_in_order(const message *m)
     case FY_UCX_NONSENSE:
         break;
     }
-    fy_ucx_lose(m->engine, header->source, "rank %u breaks the protocol of the ucx engine",
-                header->source);
+    break_protocol(m->engine, header->source);
     return false;
 }
 
@@ -150,6 +156,10 @@ static ucs_status_t on_put(const message *m)
     const fy_ucx_header *header = m->header;
     fy_ucx_region       *region = NULL;
     void                *place  = NULL;
+    if (m->is_rendezvous && m->bytes == 0) {
+        break_protocol(m->engine, header->source);
+        return UCS_OK;
+    }
     if (m->bytes > 0) {
         place = place_of(m->engine, header->source, "puts", header->region, header->offset,
                          m->bytes, &region);
@@ -182,6 +192,11 @@ static ucs_status_t on_put(const message *m)
 
 static ucs_status_t on_reached(const message *m)
 {
+    /* An answer to what was not asked would end a flush too early, or never. */
+    if (m->header->number > m->peer->n_asked || m->header->value > m->peer->next_number) {
+        break_protocol(m->engine, m->header->source);
+        return UCS_OK;
+    }
     m->peer->n_answered        = m->header->number;
     m->peer->reached           = m->header->value;
     m->engine->news.is_changed = true;
