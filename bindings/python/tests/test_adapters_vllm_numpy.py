@@ -168,5 +168,100 @@ class Configs(unittest.TestCase):
                 vllm.spec_dict(vllm.Config(**{**SMALL, **change}), **how)
 
 
+SIZES = dict(hidden_size=8, num_attention_heads=4, num_key_value_heads=2, head_dim=2,
+             intermediate_size=6, num_hidden_layers=1, vocab_size=16, dtype="float32")
+LAYER = "model.layers.0."
+
+
+def hf_state(biased, normed):
+    """By hand, as transformers names them; biased are the projections with a bias."""
+    rows = {"self_attn.q_proj": (8, 8), "self_attn.k_proj": (4, 8), "self_attn.v_proj": (4, 8),
+            "self_attn.o_proj": (8, 8), "mlp.gate_proj": (6, 8), "mlp.up_proj": (6, 8),
+            "mlp.down_proj": (8, 6)}
+    shapes = {"model.embed_tokens.weight": (16, 8), "lm_head.weight": (16, 8),
+              "model.norm.weight": (8,), LAYER + "input_layernorm.weight": (8,),
+              LAYER + "post_attention_layernorm.weight": (8,)}
+    for name, shape in rows.items():
+        shapes[LAYER + name + ".weight"] = shape
+        if name.split(".")[1][:-5] in biased:
+            shapes[LAYER + name + ".bias"] = shape[:1]
+    for name in normed:
+        shapes[LAYER + "self_attn." + name + "_norm.weight"] = (2,)
+    rng = np.random.default_rng(3)
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def server_of(state):
+    """What a server holds of it, fused by hand."""
+    found = {}
+    for name, tensor in state.items():
+        for fused, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")),
+                             ("gate_up_proj", ("gate_proj", "up_proj"))):
+            if any(f".{part}." in name for part in parts):
+                here = next(part for part in parts if f".{part}." in name)
+                found[name.replace(here, fused)] = np.concatenate(
+                    [state[name.replace(here, part)] for part in parts])
+                break
+        else:
+            found[name] = tensor
+    return found
+
+
+@unittest.skipIf(np is None, "numpy is not installed")
+class WholeModels(unittest.TestCase):
+    """Every tensor of the server is written, or the refit says which one is not."""
+
+    KINDS = {
+        "llama": ({}, "", ""),
+        "llama with biases": ({"attention_bias": True, "mlp_bias": True},
+                              ("q", "k", "v", "o", "gate", "up", "down"), ""),
+        "qwen2": ({}, ("q", "k", "v"), ""),
+        "qwen3": ({"attention_bias": False}, "", ("q", "k")),
+        "qwen3 with biases": ({"attention_bias": True}, ("q", "k", "v", "o"), ("q", "k")),
+    }
+
+    def sides(self, biased, normed):
+        source = hf_state(biased, normed)
+        wanted = server_of(source)
+        return source, {name: np.zeros_like(one) for name, one in wanted.items()}, wanted
+
+    def test_kinds(self):
+        for kind, (said, biased, normed) in self.KINDS.items():
+            source, server, wanted = self.sides(biased, normed)
+            hf = {**SIZES, **said, "model_type": kind.split()[0]}
+            with self.subTest(kind):
+                vllm.refit(source, server, vllm.Config.of_hf(hf, dtype="f32", vocab_multiple=8))
+                for name, one in wanted.items():
+                    np.testing.assert_array_equal(server[name], one, name)
+
+    def test_what_nothing_writes(self):
+        for biased, normed, name in (("qkvo", "", "qkv_proj.bias"), ("o", "", "o_proj.bias"),
+                                     ("", ("q",), "q_norm.weight")):
+            source, server, wanted = self.sides(tuple(biased), normed)
+            config = vllm.Config.of_hf({**SIZES, "model_type": "llama"}, dtype="f32",
+                                       vocab_multiple=8)
+            with self.assertRaisesRegex(ferry.InvalidInput, "is written by nothing") as caught:
+                vllm.refit(source, server, config)
+            self.assertIn(name, caught.exception.tensor)
+            self.assertTrue(all(not one.any() for one in server.values()))
+            vllm.refit(source, server, config, leave=["*.bias", "*.self_attn.?_norm.weight"])
+            self.assertFalse(server[caught.exception.tensor].any())
+            down = LAYER + "mlp.down_proj.weight"
+            np.testing.assert_array_equal(server[down], wanted[down])
+
+    def test_a_tied_head_is_written(self):
+        source, server, wanted = self.sides("", "")
+        del source["lm_head.weight"]
+        server["lm_head.weight"] = server["model.embed_tokens.weight"]
+        config = vllm.Config.of_hf({**SIZES, "model_type": "llama", "tie_word_embeddings": True},
+                                   dtype="f32", vocab_multiple=8)
+        vllm.refit(source, server, config)
+        np.testing.assert_array_equal(server["lm_head.weight"], source["model.embed_tokens.weight"])
+
+    def test_a_mixture_of_experts(self):
+        with self.assertRaisesRegex(ferry.Unsupported, "num_experts=8"):
+            vllm.Config.of_hf({**SIZES, "model_type": "qwen3_moe", "num_experts": 8})
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -41,10 +41,16 @@ if standard is not None:
         self.assertEqual(lines[0], "[]")
         self.assertNotIn("torch", "".join(lines))
 
-    def test_takes_little_time(self):
-        code = "import time; t = time.perf_counter(); import ferry; print(time.perf_counter() - t)"
-        best = min(float(in_python(code)) for _ in range(5))
-        self.assertLess(best, 0.05 * float(os.environ.get("FERRY_TEST_PATIENCE", "1")))
+    def test_takes_few_modules(self):
+        """Importing costs what is loaded: of ferry the package alone, of others next to nothing."""
+        code = """
+import sys
+before = set(sys.modules)
+import ferry
+loaded = set(sys.modules) - before
+print(sorted(name for name in loaded if name.split(".")[0] == "ferry"), len(loaded) <= 12)
+"""
+        self.assertEqual(in_python(code), "['ferry'] True\n")
 
     def test_all_names_are_there(self):
         for name in ferry.__all__:
@@ -178,20 +184,29 @@ print("fine")
         """Ctrl-C while a rank waits for one that never comes."""
         code = """
 import os, signal, threading, time
+import ferry
 from ferry import _ferry
 a, b = _ferry.world_of_threads(2)
-threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-begin = time.monotonic()
+def is_in_use():
+    try:
+        _ferry.service(a, None, 0, 0, 0, 0, 0, 0, True, False)
+    except ferry.Misuse as error:
+        return "in use" in str(error)
+def strike():
+    while not is_in_use():
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=strike).start()
 try:
     a.barrier()
 except KeyboardInterrupt:
-    print("interrupted", time.monotonic() - begin < 5)
+    print("interrupted")
 try:
     b.check()
 except Exception as error:
     print(type(error).__name__)
 """
-        self.assertEqual(in_python(code), "interrupted True\nAborted\n")
+        self.assertEqual(in_python(code), "interrupted\nAborted\n")
 
 
 class Types(unittest.TestCase):

@@ -214,5 +214,42 @@ class Swap(unittest.TestCase):
                         commit="swap")
 
 
+@unittest.skipIf(np is None, "numpy is not installed")
+class WithoutDims(unittest.TestCase):
+    def test_a_scale_beside_strided_tensors(self):
+        """As a source it is read at each run, as a destination it is written."""
+        made = whole("w", (6, 4), "f32")
+        made["tensors"].append({"name": "scale", "shape": [], "dtype": "f32"})
+        scale, out = np.array(1, "f4"), np.zeros((), "f4")
+        with ferry.Refit({"scale": scale, "w": np.zeros((4, 6), "f4").T},
+                         {"scale": out, "w": np.zeros((6, 4), "f4")}, made) as planned:
+            for value in (1, 2, 3):
+                scale[...] = value
+                planned.run()
+                self.assertEqual(out, value)
+
+    def test_dtypes_that_are_none_of_ferrys(self):
+        for given, planned in ((">f4", "f32"), ("datetime64[ns]", "f64"), ("<U1", "f32"),
+                               ("complex128", "c64"), ("S4", "f32"), ("V4", "i32")):
+            width = np.dtype(given).itemsize
+            n = 4 * width // {"f32": 4, "f64": 8, "c64": 8, "i32": 4}[planned]
+            odd = np.zeros(4, given)
+            plain = np.zeros(n, {"f32": "f4", "f64": "f8", "c64": "c8", "i32": "i4"}[planned])
+            for sides in ((odd, plain), (plain, odd)):
+                with self.subTest(given, source=sides[0] is odd):
+                    with self.assertRaises(ferry.InvalidInput):
+                        ferry.refit({"w": sides[0]}, {"w": sides[1]}, whole("w", (n,), planned))
+                    with ferry.RemoteCopyService() as service:
+                        service.init("OFF")
+                        service.register_send(1, sides[0], 0, None, 0, name="w")
+                        service.register_receive(1, sides[1], 0, None, 0, name="w")
+                        with self.assertRaisesRegex(ferry.InvalidInput, '"w".* of dtype'):
+                            service.schedule()
+            same = np.frombuffer(bytes(range(1, 4 * width + 1)), "u1").view(given)
+            target = np.zeros(4, given)
+            ferry.refit({"w": same}, {"w": target}, whole("w", (4,), "bytes:%d" % width))
+            self.assertEqual(target.tobytes(), same.tobytes())
+
+
 if __name__ == "__main__":
     unittest.main()
