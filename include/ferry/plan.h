@@ -38,7 +38,8 @@ typedef struct ferry_plan_options {
     const char *subset;  /* only destination tensors that fit this pattern (* and ?); NULL: all */
     /*
      * Ranks that are gone: nothing comes from them and nothing goes to them; what they alone held
-     * is FERRY_ERR_INVALID_PLAN, which names the tensor, the slice and the rank. NULL: none.
+     * is FERRY_ERR_INVALID_PLAN, which names the tensor, the slice and the rank. Those behind the
+     * plan's last rank, in a world that has more, do not count. NULL: none.
      */
     const uint32_t *lost_ranks;
     size_t          n_lost_ranks;

@@ -8,6 +8,7 @@
 #include <ferry/memory.h>
 #include <ferry/plan.h>
 #include <ferry/request.h>
+#include <ferry/spec.h>
 #include <ferry/status.h>
 #include <ferry/transport.h>
 #include <ferry/world.h>
@@ -89,12 +90,14 @@ typedef struct ferry_service_options {
     uint32_t paths;     /* FERRY_PATH_ flags that may be used; STAGED and LOCAL always may */
     bool     no_relays; /* of a bound plan: nothing is passed on by receivers */
     bool     trace;     /* keep the times of batches for ferry_service_span_at */
+    /* The number of the first run, for a service that goes on from another one; default 1. */
+    uint64_t first_version;
 } ferry_service_options;
 
 #define FERRY_SERVICE_OPTIONS_INIT                                                                 \
     {                                                                                              \
         sizeof(ferry_service_options), NULL, NULL, 0, 0, 0, 0, FERRY_CHECKSUM_NONE,                \
-            FERRY_COMMIT_IN_PLACE, 0, false, false                                                 \
+            FERRY_COMMIT_IN_PLACE, 0, false, false, 0                                              \
     }
 
 /* Local; nothing is opened yet. options may be NULL. */
@@ -262,9 +265,12 @@ FERRY_API ferry_status ferry_service_recover(ferry_service *service, ferry_world
 
 /*
  * What the last run, which failed, has brought to this rank's destinations: by tensor, so that it
- * holds for any plan that writes the same bytes. A service that is given it (after bind, before
- * schedule; the destinations hold the same memory) moves only what is missing in its next run; the
- * sources must be those of the run that failed. Every run after it moves everything.
+ * holds for any plan that writes the same bytes. A service that is given it (before schedule) moves
+ * only what is missing in its next run; the sources must be those of the run that failed. Every run
+ * after it moves everything. It also has the states and versions of the destinations, and knows
+ * which memory it speaks of: a pair that is bound the other way round is turned, and of other
+ * memory than the failed run wrote to nothing counts. Can be taken whenever no run is under way, of
+ * a service that has run or was to resume.
  */
 typedef struct ferry_ledger ferry_ledger;
 
@@ -274,6 +280,63 @@ FERRY_API uint64_t     ferry_ledger_bytes(const ferry_ledger *ledger); /* that a
 FERRY_API ferry_status ferry_service_resume(ferry_service *service, const ferry_ledger *ledger,
                                             ferry_error *error);
 FERRY_API void         ferry_ledger_destroy(ferry_ledger *ledger);
+
+/* A plan without the lost ranks (of the plan); the caller of it destroys it. */
+typedef ferry_status (*ferry_replan_fn)(void *context, const uint32_t *lost_ranks, size_t n_lost,
+                                        ferry_plan **plan_out, ferry_error *error);
+
+/* The same on all ranks. */
+typedef struct ferry_recovery_options {
+    size_t                    struct_size;
+    const ferry_spec         *spec;         /* what to plan, or: */
+    ferry_replan_fn           replan;       /* plans itself, such as from a roster */
+    void                     *context;      /* for replan */
+    const ferry_plan_options *plan_options; /* for spec: lost ranks are filled in; may be NULL */
+    uint32_t                  min_ranks;    /* of a smaller world: see ferry_world_shrink */
+} ferry_recovery_options;
+
+#define FERRY_RECOVERY_OPTIONS_INIT                                                                \
+    {                                                                                              \
+        sizeof(ferry_recovery_options), NULL, NULL, NULL, NULL, 0                                  \
+    }
+
+typedef struct ferry_recovery {
+    size_t   struct_size;
+    uint64_t whole;          /* the newest version that every rank still has whole; 0: none */
+    uint64_t next;           /* the version that the next run makes: the sources must hold it */
+    uint64_t bytes_in_place; /* of it, on this rank: they do not travel again */
+    uint32_t n_lost;         /* ranks that were left behind by this call */
+} ferry_recovery;
+
+#define FERRY_RECOVERY_INIT                                                                        \
+    {                                                                                              \
+        sizeof(ferry_recovery), 0, 0, 0, 0                                                         \
+    }
+
+/*
+ * After a run or a schedule has failed, all in one: collective over the ranks that are left. Where
+ * *world lives nobody was lost: the service stays, and can run again. Else a smaller world takes
+ * the place of *world, which is destroyed, and a service on it that of *service: with a plan
+ * without the lost ranks, the same options (but for the transport, which it opens), the same
+ * tensors, and a schedule that moves only what is missing. The next run makes version
+ * recovery->next on all ranks, and numbers never go back. Ranks that are lost meanwhile are left
+ * out in their turn.
+ *
+ * The service has a bound plan. sources and destinations are as they were for ferry_service_bind:
+ * which buffer of a pair is the front now, the service knows. Memory of the service's transport,
+ * registered or from ferry_memory_alloc, is now that of the new one's.
+ *
+ * For a while there are two transports. Where an engine allows one in a process (NVSHMEM; wrapper
+ * strict) it is FERRY_ERR_UNSUPPORTED, and the steps do it one after the other: docs/service.md.
+ *
+ * After an error *world and *service are still there, perhaps new ones, for another attempt.
+ * FERRY_ERR_INVALID_PLAN says that only lost ranks had some bytes.
+ */
+FERRY_API ferry_status ferry_service_recover_onto(ferry_service **service, ferry_world **world,
+                                                  const ferry_recovery_options *options,
+                                                  const ferry_tensors          *sources,
+                                                  const ferry_tensors          *destinations,
+                                                  ferry_recovery *recovery_out, ferry_error *error);
 
 /*
  * Statistics of this rank

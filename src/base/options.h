@@ -31,6 +31,7 @@
     X(plan_json_options, FERRY_PLAN_JSON_OPTIONS_INIT, summary)                                    \
     X(plan_options, FERRY_PLAN_OPTIONS_INIT, n_lost_ranks)                                         \
     X(process_groups, FERRY_PROCESS_GROUPS_INIT, world)                                            \
+    X(recovery_options, FERRY_RECOVERY_OPTIONS_INIT, min_ranks)                                    \
     X(schedule_options, FERRY_SCHEDULE_OPTIONS_INIT, no_relays)                                    \
     X(scheduled_batch, FERRY_SCHEDULED_BATCH_INIT, total_bytes)                                    \
     X(service_options, FERRY_SERVICE_OPTIONS_INIT, trace)                                          \

@@ -31,19 +31,19 @@ ferry_status fy_plan_note_lost(ferry_plan *plan, const uint32_t *ranks, size_t n
     if (plan->lost == NULL) {
         return fy_fail_no_memory(error, "the lost ranks");
     }
-    plan->n_lost = n_ranks;
     memcpy(plan->lost, ranks, n_ranks * sizeof *ranks);
     fy_sort(plan->lost, n_ranks, sizeof *plan->lost, compare_ranks);
-    for (size_t i = 0; i < n_ranks; i++) {
-        if (plan->lost[i] >= plan->problem.n_ranks) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "lost rank %u is not in the world of %u ranks", plan->lost[i],
-                           plan->problem.n_ranks);
-        }
-        if (i > 0 && plan->lost[i] == plan->lost[i - 1]) {
+    for (size_t i = 1; i < n_ranks; i++) {
+        if (plan->lost[i] == plan->lost[i - 1]) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u is lost twice", plan->lost[i]);
         }
     }
+    /* A world may have more ranks than the plan: of those behind its last one nothing is missing.
+     */
+    while (n_ranks > 0 && plan->lost[n_ranks - 1] >= plan->problem.n_ranks) {
+        n_ranks--;
+    }
+    plan->n_lost = n_ranks;
     return FERRY_OK;
 }
 

@@ -84,6 +84,7 @@ ferry_status ferry_service_create(ferry_world *world, const ferry_service_option
     service->options.engines = service->own_engines = engines;
     complete_options(&service->options);
     service->world                  = world;
+    service->n_begun                = own.first_version > 0 ? own.first_version - 1 : 0;
     service->statistics.struct_size = sizeof service->statistics;
     fy_world_retain(world);
     if (own.transport != NULL) {
@@ -142,6 +143,15 @@ static ferry_status init(ferry_service *service, ferry_error *error)
     return status;
 }
 
+ferry_status fy_service_open(ferry_service *service, ferry_error *error)
+{
+    fy_joint_enter(service->world, FY_JOINT_SERVICE_INIT, 0);
+    ferry_status status = init(service, error);
+    fy_joint_leave(service->world);
+    service->initialized = status == FERRY_OK;
+    return status;
+}
+
 ferry_status ferry_service_init(ferry_service *service, ferry_log_level log_level,
                                 ferry_error *error)
 {
@@ -152,11 +162,7 @@ ferry_status ferry_service_init(ferry_service *service, ferry_log_level log_leve
                        "log level");
     }
     fy_log_set_level(log_level);
-    fy_joint_enter(service->world, FY_JOINT_SERVICE_INIT, 0);
-    ferry_status status = init(service, error);
-    fy_joint_leave(service->world);
-    service->initialized = status == FERRY_OK;
-    return status;
+    return fy_service_open(service, error);
 }
 
 uint32_t ferry_service_my_pe(const ferry_service *service)
@@ -330,7 +336,8 @@ ferry_status ferry_service_clear_requests(ferry_service *service, ferry_error *e
     service->exec = NULL;
     fy_registry_cleanup(&service->registry);
     ferry_ledger_destroy(service->ledger);
-    service->ledger = NULL;
+    ferry_ledger_destroy(service->kept);
+    service->ledger = service->kept = NULL;
     return FERRY_OK;
 }
 

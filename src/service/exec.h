@@ -235,10 +235,11 @@ struct fy_exec {
     ferry_span     *spans;
     size_t          n_spans, span_capacity;
     /* Of the run. */
-    uint64_t version; /* of the last run; 0: there was none */
-    uint32_t run;     /* its number on the words */
-    uint32_t n_local; /* items done */
-    uint32_t n_away;  /* items in turns that were sent, and not yet dealt with */
+    uint64_t version;  /* of the last run; 0: there was none */
+    bool     is_whole; /* it ended well, or turned out to have */
+    uint32_t run;      /* its number on the words */
+    uint32_t n_local;  /* items done */
+    uint32_t n_away;   /* items in turns that were sent, and not yet dealt with */
     uint64_t done_bytes;
     int64_t  begin_ns, tick_ns, pulse_ns, told_ns, ask_ns, called_ns;
     int64_t  waits_since_ns; /* 0: it works */
@@ -301,8 +302,11 @@ ferry_status fy_order_plan(ferry_service *service, uint64_t element_bytes, ferry
 /* Collective, once paths are known: items by the rounds of what was registered. */
 ferry_status fy_order_sends(ferry_service *service, ferry_error *error);
 
-/* prepare.c: collective. For the same registrations at other addresses. */
-ferry_status fy_prepare_again(ferry_service *service, ferry_error *error);
+/*
+ * prepare.c: collective. For the same registrations at other addresses, once fy_ledger_keep has
+ * been called. A failure before it, with its sentence in *error, is that of all.
+ */
+ferry_status fy_prepare_again(ferry_service *service, ferry_status before, ferry_error *error);
 
 /* channels.c: local. */
 ferry_status fy_channels_make(ferry_service *service, ferry_error *error);
@@ -336,8 +340,8 @@ ferry_status fy_manifest_write(ferry_service *service, fy_channel *channel, fy_p
 ferry_status fy_manifest_read(ferry_service *service, fy_channel *channel, const fy_pack *in,
                               ferry_error *error);
 /*
- * Once all manifests are read: that they bring every wanted byte once; and the conditions of relayed
- * items, from what is received.
+ * Once all manifests are read: that they bring every wanted byte once; and the conditions of
+ * relayed items, from what is received.
  */
 ferry_status fy_arrivals_check(ferry_service *service, ferry_error *error);
 

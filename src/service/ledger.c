@@ -1,7 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a failed run left undone, in terms that outlive its plan: which bytes of which tensor's
- * memory are missing. A later schedule asks only for those parts of its tasks that lie there.
+ * What a service leaves to the next one, in terms that outlive its plan. Of its destinations: which
+ * buffer has the current version and which is written, in what state they are, and which bytes of a
+ * failed run are missing. A later schedule asks only for those parts of its tasks that lie there,
+ * and only where it writes to the same memory.
  */
 #include "service/ledger.h"
 
@@ -18,9 +20,12 @@ typedef struct gap {
 } gap;
 
 typedef struct entry {
-    size_t    name;  /* into names */
-    uintptr_t base;  /* for destinations without a name */
-    uint64_t  bytes; /* that runs write */
+    size_t    name;    /* into names */
+    uintptr_t front;   /* the buffer with the current version; says which it is without a name */
+    uintptr_t written; /* the buffer that the failed run wrote to */
+    uint32_t  state;
+    uint64_t  version; /* of the state */
+    uint64_t  bytes;   /* that runs write */
     uint64_t  missing;
     gap      *gaps; /* sorted, apart */
     size_t    n_gaps, capacity;
@@ -28,7 +33,9 @@ typedef struct entry {
 
 struct ferry_ledger {
     _Atomic uint32_t references;
-    uint64_t         version;
+    uint64_t         version; /* of the run that a next one completes */
+    uint64_t         whole;   /* the newest that was whole on all ranks */
+    bool             begun;   /* else nothing of it is anywhere */
     entry           *entries;
     size_t           n_entries;
     char            *names;
@@ -66,6 +73,11 @@ uint64_t ferry_ledger_bytes(const ferry_ledger *ledger)
 uint64_t fy_ledger_version(const ferry_ledger *ledger)
 {
     return ledger->version;
+}
+
+bool fy_ledger_is_begun(const ferry_ledger *ledger)
+{
+    return ledger->begun;
 }
 
 /*
@@ -163,6 +175,13 @@ static void tidy(entry *its)
     its->n_gaps = kept;
 }
 
+/* A run of this exec has begun, or it is there to complete one. */
+static bool is_begun(const ferry_service *service)
+{
+    const fy_exec *exec = service->exec;
+    return exec != NULL && (exec->version != 0 || exec->wants_of != NULL);
+}
+
 static ferry_status make_ledger(const ferry_service *service, ferry_ledger **ledger_out,
                                 ferry_error *error)
 {
@@ -172,7 +191,9 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
         return fy_fail_no_memory(error, "a ledger");
     }
     atomic_init(&ledger->references, 1);
-    ledger->version = service->exec->version != 0 ? service->n_begun : service->n_begun + 1;
+    ledger->begun   = is_begun(service);
+    ledger->version = service->n_begun + (ledger->begun && service->exec->version != 0 ? 0 : 1);
+    ledger->whole   = service->version;
     ledger->entries = fy_alloc_zeroed(registry->n_targets + 1, sizeof *ledger->entries);
     ledger->names   = fy_alloc_zeroed(registry->names_used + 1, 1);
     if (ledger->entries == NULL || ledger->names == NULL) {
@@ -185,32 +206,28 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
     ledger->n_entries = registry->n_targets;
     for (size_t i = 0; i < registry->n_targets; i++) {
         const fy_target *target = &registry->targets[i];
-        ledger->entries[i]      = (entry){.name  = target->name,
-                                          .base  = (uintptr_t)registry->held[target->held].front.base,
-                                          .bytes = target->bytes};
+        const fy_held   *held   = &registry->held[target->held];
+        ledger->entries[i]      = (entry){.name    = target->name,
+                                          .front   = (uintptr_t)held->front.base,
+                                          .written = (uintptr_t)fy_held_target_base(held),
+                                          .state   = target->state,
+                                          .version = target->version,
+                                          .bytes   = target->bytes};
     }
     *ledger_out = ledger;
     return FERRY_OK;
 }
 
-ferry_status ferry_service_take_ledger(const ferry_service *service, ferry_ledger **ledger_out,
-                                       ferry_error *error)
+static ferry_status write_ledger(const ferry_service *service, ferry_ledger **ledger_out,
+                                 ferry_error *error)
 {
-    if (service == NULL || ledger_out == NULL || service->request != NULL ||
-        service->exec == NULL || (service->n_begun == 0 && service->exec->wants_of == NULL)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_service_take_ledger needs a service whose last run has ended, and a "
-                       "place for the ledger");
-    }
     const fy_exec *exec   = service->exec;
     ferry_ledger  *ledger = NULL;
-    ferry_status   status = fy_world_check_process(service->world, error);
-    if (status == FERRY_OK) {
-        status = make_ledger(service, &ledger, error);
-    }
-    if (status == FERRY_OK && (exec->version == 0 || service->version != service->n_begun)) {
+    ferry_status   status = make_ledger(service, &ledger, error);
+    if (status == FERRY_OK && ledger->begun && !exec->is_whole) {
         status = add_undone(service, ledger, error);
-    } else if (status == FERRY_OK && service->options.commit == FERRY_COMMIT_SWAP) {
+    } else if (status == FERRY_OK &&
+               (!ledger->begun || service->options.commit == FERRY_COMMIT_SWAP)) {
         status = add_all(service, ledger, error);
     }
     if (status != FERRY_OK) {
@@ -222,6 +239,65 @@ ferry_status ferry_service_take_ledger(const ferry_service *service, ferry_ledge
     }
     *ledger_out = ledger;
     return FERRY_OK;
+}
+
+ferry_status fy_ledger_keep(ferry_service *service, ferry_error *error)
+{
+    ferry_ledger *ledger = NULL;
+    ferry_status  status = write_ledger(service, &ledger, error);
+    if (status == FERRY_OK) {
+        ferry_ledger_destroy(service->kept);
+        service->kept = ledger;
+    }
+    return status;
+}
+
+/* That the next schedule resumes, or that was kept; NULL: none. */
+static const ferry_ledger *waiting_of(const ferry_service *service)
+{
+    return service->ledger != NULL ? service->ledger : service->kept;
+}
+
+uint64_t fy_ledger_newest(const ferry_service *service)
+{
+    const ferry_ledger *waiting = waiting_of(service);
+    uint64_t            newest  = service->n_begun;
+    if (is_begun(service)) {
+        newest += service->exec->version == 0; /* it is to be completed */
+    } else if (waiting != NULL && waiting->begun && waiting->version > newest) {
+        newest = waiting->version;
+    }
+    return newest;
+}
+
+ferry_status fy_ledger_of(const ferry_service *service, ferry_ledger **ledger_out,
+                          ferry_error *error)
+{
+    const ferry_ledger *waiting = waiting_of(service);
+    if (is_begun(service) || waiting == NULL) {
+        return write_ledger(service, ledger_out, error);
+    }
+    *ledger_out = fy_ledger_retain(waiting);
+    return FERRY_OK;
+}
+
+ferry_status ferry_service_take_ledger(const ferry_service *service, ferry_ledger **ledger_out,
+                                       ferry_error *error)
+{
+    if (service == NULL || ledger_out == NULL || service->request != NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_take_ledger needs a service whose last run has ended, and a "
+                       "place for the ledger");
+    }
+    ferry_status status = fy_world_check_process(service->world, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (fy_ledger_newest(service) == 0) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_take_ledger: the service has not run, and resumes nothing");
+    }
+    return fy_ledger_of(service, ledger_out, error);
 }
 
 /*
@@ -244,18 +320,60 @@ ferry_status ferry_service_resume(ferry_service *service, const ferry_ledger *le
     return FERRY_OK;
 }
 
-static const entry *find_entry(const ferry_ledger *ledger, const char *name, uintptr_t base,
-                               uint64_t bytes)
+/* NULL: nothing is known of the target's memory. */
+static const entry *find_entry(const ferry_ledger *ledger, const fy_registry *registry,
+                               const fy_target *target)
 {
+    const char    *name = registry->names == NULL ? "" : registry->names + target->name;
+    const fy_held *held = &registry->held[target->held];
     for (size_t i = 0; i < ledger->n_entries; i++) {
         const entry *its  = &ledger->entries[i];
         const char  *text = ledger->names + its->name;
-        bool fits = *name != '\0' ? strcmp(text, name) == 0 : *text == '\0' && its->base == base;
+        bool         fits = *name != '\0' ? strcmp(text, name) == 0
+                                          : *text == '\0' && its->front == (uintptr_t)held->front.base;
         if (fits) {
-            return its->bytes == bytes ? its : NULL; /* other bytes: nothing of it counts */
+            return its;
         }
     }
     return NULL;
+}
+
+/* Other bytes, or another buffer than that which is written next: nothing of it counts. */
+static bool counts(const entry *its, const fy_registry *registry, const fy_target *target)
+{
+    const fy_held *held = &registry->held[target->held];
+    return its != NULL && its->bytes == target->bytes &&
+           its->written == (uintptr_t)fy_held_target_base(held);
+}
+
+static void turn(fy_held *held)
+{
+    ferry_buffer front = held->front;
+    held->front        = held->back;
+    held->back         = front;
+}
+
+void fy_ledger_inherit(ferry_service *service, const ferry_ledger *ledger)
+{
+    fy_registry *registry = &service->registry;
+    for (size_t t = 0; t < registry->n_targets; t++) {
+        fy_target   *target = &registry->targets[t];
+        fy_held     *held   = &registry->held[target->held];
+        const entry *its    = find_entry(ledger, registry, target);
+        if (its == NULL) {
+            continue;
+        }
+        if (held->back.base != NULL && its->front == (uintptr_t)held->back.base) {
+            turn(held); /* bound as it was before an odd number of runs */
+        }
+        if (its->front == (uintptr_t)held->front.base) {
+            target->state   = its->state;
+            target->version = its->version;
+        }
+    }
+    if (service->version < ledger->whole) {
+        service->version = ledger->whole;
+    }
 }
 
 static ferry_status add_want(fy_exec *exec, size_t *n_wants, size_t *capacity, size_t first_of_end,
@@ -325,9 +443,8 @@ ferry_status fy_ledger_apply(ferry_service *service, ferry_error *error)
     }
     for (size_t t = 0; t < registry->n_targets; t++) {
         const fy_target *target = &registry->targets[t];
-        entries[t]              = find_entry(service->ledger,
-                                registry->names == NULL ? "" : registry->names + target->name,
-                                             (uintptr_t)registry->held[target->held].front.base, target->bytes);
+        const entry     *its    = find_entry(service->ledger, registry, target);
+        entries[t]              = counts(its, registry, target) ? its : NULL;
     }
     ferry_status status = FERRY_OK;
     for (size_t i = 0; status == FERRY_OK && i < registry->receives.n; i++) {

@@ -36,7 +36,7 @@ static uint64_t options_hash(const ferry_service *service)
 {
     const ferry_service_options *o = &service->options;
     uint64_t values[]              = {o->memory_cap, o->slot_bytes, o->max_tasks, o->checksum,
-                                      o->commit,     o->paths,      o->no_relays};
+                                      o->commit,     o->paths,      o->no_relays, o->first_version};
     return fy_hash64(values, sizeof values);
 }
 
@@ -249,13 +249,25 @@ static void drop_exec(ferry_service *service)
     service->registry.scheduled = false;
 }
 
-ferry_status fy_prepare_again(ferry_service *service, ferry_error *error)
+/* What it takes the place of is not needed any more. */
+static void have_exec(ferry_service *service)
 {
-    ferry_error     why    = {.message = ""};
+    service->registry.scheduled = true;
+    ferry_ledger_destroy(service->ledger);
+    ferry_ledger_destroy(service->kept);
+    service->ledger = service->kept = NULL;
+}
+
+ferry_status fy_prepare_again(ferry_service *service, ferry_status before, ferry_error *error)
+{
+    ferry_error     why    = *error;
     ferry_schedule *rounds = service->exec->rounds;
+    ferry_status    status = before;
     service->exec->rounds  = NULL;
     drop_exec(service);
-    ferry_status status = make_exec(service, &why);
+    if (status == FERRY_OK) {
+        status = make_exec(service, &why);
+    }
     if (status == FERRY_OK) {
         service->exec->rounds = rounds;
         status                = fy_check_writers(&service->registry, service->world->rank, &why);
@@ -271,31 +283,44 @@ ferry_status fy_prepare_again(ferry_service *service, ferry_error *error)
         drop_exec(service);
         return fy_fail(error, status, "%s", why.message);
     }
-    service->registry.scheduled = true;
+    have_exec(service);
     return FERRY_OK;
 }
 
+/* What a rank knows of versions. */
+typedef struct numbers {
+    uint64_t resumes; /* the version of its ledger; 0: none */
+    uint64_t whole;
+} numbers;
+
 /*
  * A rank that never began the run that failed elsewhere has an older ledger, or none: nothing of
- * the version that is resumed is there.
+ * the version that is resumed is there. And no rank's version goes back because another knew of
+ * less.
  */
 static ferry_status agree_on_ledgers(ferry_service *service, ferry_error *error)
 {
-    uint64_t     own    = service->ledger == NULL ? 0 : fy_ledger_version(service->ledger);
-    uint64_t     newest = own;
-    const void  *all    = NULL;
+    const ferry_ledger *ledger = service->ledger;
+    numbers             own    = {.resumes = ledger == NULL ? 0 : fy_ledger_version(ledger),
+                                  .whole   = service->version};
+    numbers             most   = own;
+    const void         *all    = NULL;
     ferry_status status = ferry_world_all_gather(service->world, &own, sizeof own, &all, error);
     for (uint32_t rank = 0; status == FERRY_OK && rank < service->world->n_ranks; rank++) {
-        uint64_t its;
+        numbers its;
         memcpy(&its, (const char *)all + rank * sizeof its, sizeof its);
-        newest = its > newest ? its : newest;
+        most.resumes = its.resumes > most.resumes ? its.resumes : most.resumes;
+        most.whole   = its.whole > most.whole ? its.whole : most.whole;
     }
-    if (status == FERRY_OK && own < newest) {
+    if (status == FERRY_OK && own.resumes < most.resumes) {
         ferry_ledger_destroy(service->ledger);
         service->ledger = NULL;
-        if (service->n_begun < newest) {
-            service->n_begun = newest - 1;
+        if (service->n_begun < most.resumes) {
+            service->n_begun = most.resumes - 1;
         }
+    }
+    if (status == FERRY_OK && most.resumes > 0) {
+        service->version = most.whole;
     }
     return status;
 }
@@ -317,6 +342,9 @@ static ferry_status schedule(ferry_service *service, ferry_error *error)
 {
     ferry_error why = {.message = ""};
     fy_registry_sort(&service->registry);
+    if (service->ledger != NULL) {
+        fy_ledger_inherit(service, service->ledger);
+    }
     ferry_status status = agree_on_ledgers(service, error);
     if (status != FERRY_OK) {
         return status;
@@ -337,9 +365,7 @@ static ferry_status schedule(ferry_service *service, ferry_error *error)
         return fy_fail(error, status, "%s", all.message);
     }
     service->statistics.n_schedules++;
-    service->registry.scheduled = true;
-    ferry_ledger_destroy(service->ledger);
-    service->ledger = NULL;
+    have_exec(service);
     return FERRY_OK;
 }
 

@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Other addresses for the tensors of a bound plan. */
-#include "service/exec.h"
+#include "service/ledger.h"
 
 #include "base/alloc.h"
 #include "transport/agree.h"
@@ -83,13 +83,16 @@ static ferry_status rebind(ferry_service *service, const ferry_tensors *sources,
     if (status == FERRY_OK) {
         status = replace(registry, destinations, true, false, &why);
     }
+    if (status == FERRY_OK) {
+        status = fy_ledger_keep(service, &why);
+    }
     status = fy_agree(service->world, status, &why);
     if (status != FERRY_OK) {
         return fy_fail(error, status, "%s", why.message); /* everything is as it was */
     }
     replace(registry, sources, false, true, NULL);
     replace(registry, destinations, true, true, NULL);
-    status = fy_prepare_again(service, &why);
+    status = fy_prepare_again(service, FERRY_OK, &why);
     return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
 }
 

@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Runs as the caller sees them: whole, or in steps. */
-#include "service/exec.h"
+#include "service/ledger.h"
 
 #include "base/alloc.h"
 #include "transport/host.h"
@@ -95,11 +95,13 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
     }
     /* What was missing belongs to one version: every other run moves everything. */
     if (service->exec->is_partial && service->exec->version != 0) {
+        ferry_error why = {.message = ""};
         fy_joint_enter(service->world, FY_JOINT_SERVICE_RUN, fy_service_object(service));
-        status = fy_prepare_again(service, error);
+        status = fy_ledger_keep(service, &why);
+        status = fy_prepare_again(service, status, &why);
         fy_joint_leave(service->world);
         if (status != FERRY_OK) {
-            return status;
+            return fy_fail(error, status, "%s", why.message);
         }
     }
     fy_run_request *request = take_request(service);

@@ -126,6 +126,7 @@ struct ferry_service {
     bool                  blocks;       /* who holds `working` waits for the run's end */
     bool                  is_dirty;     /* what a failed run has put may be under way */
     ferry_ledger         *ledger;       /* for the next schedule, or NULL */
+    ferry_ledger         *kept;         /* of an exec that went; NULL while there is one */
     ferry_progress_fn     progress;
     void                 *progress_context;
     uint64_t              version; /* newest that is whole everywhere */
@@ -142,6 +143,9 @@ static inline uint64_t fy_service_object(const ferry_service *service)
 /* request.c: its place among what the world moves on, under a number that all ranks agreed on. */
 void fy_service_work_add(ferry_service *service, uint32_t number);
 void fy_service_work_remove(ferry_service *service);
+
+/* create.c: what ferry_service_init does beside its checks. */
+ferry_status fy_service_open(ferry_service *service, ferry_error *error);
 
 /* register.c */
 

@@ -20,8 +20,9 @@ static bool is_in_place(const fy_registry *registry, const fy_target *target)
 /* Before any peer is told that it may write. */
 void fy_targets_begin(ferry_service *service)
 {
-    fy_registry *registry  = &service->registry;
-    service->exec->version = ++service->n_begun;
+    fy_registry *registry   = &service->registry;
+    service->exec->version  = ++service->n_begun;
+    service->exec->is_whole = false;
     for (size_t i = 0; i < registry->n_targets; i++) {
         fy_target *target = &registry->targets[i];
         target->missing   = 0;
@@ -56,7 +57,8 @@ static void count_missing(ferry_service *service)
 
 void fy_targets_miss(ferry_service *service)
 {
-    service->exec->version = ++service->n_begun;
+    service->exec->version  = ++service->n_begun;
+    service->exec->is_whole = false;
     for (size_t i = 0; i < service->registry.n_targets; i++) {
         service->registry.targets[i].missing = 0;
     }
@@ -72,6 +74,17 @@ static void swap_buffers(fy_registry *registry)
             held->front        = held->back;
             held->back         = front;
         }
+    }
+}
+
+/* The version is whole everywhere. */
+static void commit(ferry_service *service)
+{
+    service->version        = service->n_begun;
+    service->exec->is_whole = true;
+    if (swaps(service)) {
+        swap_buffers(&service->registry);
+        service->exec->side ^= 1;
     }
 }
 
@@ -96,11 +109,7 @@ void fy_targets_end(ferry_service *service, bool ok)
         }
     }
     if (ok) {
-        service->version = service->n_begun;
-        if (swaps(service)) {
-            swap_buffers(registry);
-            service->exec->side ^= 1;
-        }
+        commit(service);
     }
 }
 
@@ -170,46 +179,51 @@ static void commit_late(ferry_service *service)
             make_valid(service, &registry->targets[i]);
         }
     }
-    service->version = service->n_begun;
-    if (swaps(service)) {
-        swap_buffers(registry);
-        service->exec->side ^= 1;
-    }
+    commit(service);
 }
 
-/* What all have: the least of what each has whole. In place nothing older is left to go back to. */
+/* In place nothing older is left to go back to, once a later run has begun to write. */
+static bool still_has(const ferry_service *service, uint64_t version)
+{
+    const fy_registry *registry = &service->registry;
+    for (size_t i = 0; i < registry->n_targets; i++) {
+        const fy_target *target = &registry->targets[i];
+        if (target->bytes > 0 && is_in_place(registry, target) &&
+            (target->state != FERRY_TENSOR_VALID || target->version != version)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The least of what the ranks say. */
+static ferry_status least_of(ferry_world *world, uint64_t own, uint64_t *least_out,
+                             ferry_error *error)
+{
+    const void  *all    = NULL;
+    ferry_status status = ferry_world_all_gather(world, &own, sizeof own, &all, error);
+    *least_out          = own;
+    for (uint32_t rank = 0; status == FERRY_OK && rank < ferry_world_n_ranks(world); rank++) {
+        uint64_t its;
+        memcpy(&its, (const char *)all + rank * sizeof its, sizeof its);
+        *least_out = its < *least_out ? its : *least_out;
+    }
+    return status;
+}
+
 static ferry_status recover(ferry_service *service, ferry_world *survivors, uint64_t *version_out,
                             ferry_error *error)
 {
-    uint64_t     own    = whole_version(service);
-    const void  *all    = NULL;
-    ferry_status status = ferry_world_all_gather(survivors, &own, sizeof own, &all, error);
+    uint64_t     whole;
+    ferry_status status = least_of(survivors, whole_version(service), &whole, error);
     if (status != FERRY_OK) {
         return status;
-    }
-    uint64_t whole = UINT64_MAX;
-    for (uint32_t rank = 0; rank < ferry_world_n_ranks(survivors); rank++) {
-        uint64_t its;
-        memcpy(&its, (const char *)all + rank * sizeof its, sizeof its);
-        whole = its < whole ? its : whole;
     }
     if (whole > service->version && service->n_begun == whole) {
         commit_late(service);
     }
-    for (size_t i = 0; whole < service->n_begun && i < service->registry.n_targets; i++) {
-        const fy_target *target = &service->registry.targets[i];
-        if (target->bytes > 0 && is_in_place(&service->registry, target)) {
-            whole = 0; /* a later run has torn it */
-        }
-    }
     /* Every rank answers the same: one that tore nothing cannot know that others did. */
-    const void *answers = NULL;
-    status              = ferry_world_all_gather(survivors, &whole, sizeof whole, &answers, error);
-    for (uint32_t rank = 0; status == FERRY_OK && rank < ferry_world_n_ranks(survivors); rank++) {
-        uint64_t its;
-        memcpy(&its, (const char *)answers + rank * sizeof its, sizeof its);
-        whole = its < whole ? its : whole;
-    }
+    status = least_of(survivors, still_has(service, whole) ? whole : 0, &whole, error);
     if (status == FERRY_OK) {
         *version_out = whole;
     }

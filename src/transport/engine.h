@@ -183,6 +183,12 @@ typedef struct fy_engine {
      */
     ferry_status (*revoke)(void *state, const fy_region_view *region, void *attachment,
                            ferry_error *error);
+    /*
+     * Memory of alloc_local, which an engine of this name in another transport of the process made,
+     * is from now on this engine's: region has its number here, and attachment stays. (optional:
+     * the memory stays with the transport that made it)
+     */
+    void (*adopt)(void *state, const fy_region_view *region, void *attachment);
 } fy_engine;
 
 /* A plugin exports this one function. */

@@ -234,9 +234,11 @@ void ferry_transport_close(ferry_transport *transport)
         fy_open_engine *engine = &transport->engines[--transport->n_engines];
         engine->table->close(engine->state);
     }
-    ferry_world *world = transport->world;
+    ferry_world     *world = transport->world;
+    ferry_transport *elder = transport->elder;
     fy_free(transport->engine_of);
     fy_free(transport);
+    ferry_transport_close(elder);
     ferry_world_destroy(world); /* this was one of its references */
 }
 

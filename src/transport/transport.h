@@ -40,18 +40,19 @@ struct ferry_transport {
     uint64_t         next_registered;
     ferry_region    *regions; /* all that are not freed */
     fy_parting       parting; /* from the world, when it shrinks: see revoke.c */
+    ferry_transport *elder;   /* that this one goes on from, if it still has memory; retained */
 };
 
 struct ferry_region {
     fy_region_view   view;
     ferry_transport *transport;
     ferry_region    *next;
-    ferry_region   **link;     /* what points to this region */
-    bool             memory;   /* registered, and its memory goes with it */
-    bool             pages;    /* the library allocated the memory itself */
+    ferry_region   **link;         /* what points to this region */
+    bool             memory;       /* registered, and its memory goes with it */
+    bool             pages;        /* the library allocated the memory itself */
     ferry_region    *next_exposed; /* see revoke.c */
-    unsigned         exposed; /* to ranks of these engines */
-    unsigned         attached; /* bit i: engine i knows the region */
+    unsigned         exposed;      /* to ranks of these engines */
+    unsigned         attached;     /* bit i: engine i knows the region */
     void            *attachments[FY_MOST_ENGINES];
     unsigned char    key[FY_ENGINE_KEY_BYTES]; /* of an imported region */
 };
@@ -136,6 +137,13 @@ ferry_status fy_memory_secure(const void *base, uint64_t bytes, ferry_error *err
 void fy_transport_part(void *context, const bool *may_live);
 /* Before a region goes. */
 void fy_region_forget_exposed(ferry_region *region);
+
+/*
+ * adopt.c. Memory that was registered with another transport of this process, whose world has
+ * failed, is from now on registered with this one: regions and addresses stay. Memory that this
+ * cannot have stays where it is, and so does the other transport until this one closes.
+ */
+void fy_transport_adopt(ferry_transport *transport, ferry_transport *elder);
 
 /* Undoes region's attachments, frees it and its memory; local. NULL is allowed. */
 void fy_region_destroy(ferry_region *region);

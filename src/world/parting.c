@@ -52,10 +52,11 @@ static bool has_ended(int32_t pid)
     return ended;
 }
 
-void fy_world_part(ferry_world *old_world, const ferry_world *new_world)
+void fy_world_part(ferry_world *old_world, ferry_world *new_world)
 {
-    bool    *may_live = old_world->may_live;
-    uint32_t next     = 0; /* both lists of members ascend */
+    new_world->n_first = old_world->n_first;
+    bool    *may_live  = old_world->may_live;
+    uint32_t next      = 0; /* both lists of members ascend */
     for (uint32_t rank = 0; rank < old_world->n_ranks; rank++) {
         if (next < new_world->n_ranks && new_world->members[next] == old_world->members[rank]) {
             next++;

@@ -25,6 +25,7 @@ static const struct {
     [FY_JOINT_SERVICE_SCHEDULE]          = {"ferry_service_schedule", FY_THING_SERVICE},
     [FY_JOINT_SERVICE_REBIND]            = {"ferry_service_rebind", FY_THING_SERVICE},
     [FY_JOINT_SERVICE_RECOVER]           = {"ferry_service_recover", FY_THING_NONE},
+    [FY_JOINT_SERVICE_RECOVER_ONTO]      = {"ferry_service_recover_onto", FY_THING_NONE},
     [FY_JOINT_SERVICE_RUN]               = {"ferry_service_run", FY_THING_SERVICE},
     [FY_JOINT_SERVICE_FINALIZE]          = {"ferry_service_finalize", FY_THING_SERVICE},
     [FY_JOINT_MIXED_CREATE]              = {"ferry_mixed_comm_create", FY_THING_NONE},

@@ -73,6 +73,7 @@ ferry_status fy_world_new(uint32_t rank, uint32_t n_ranks, fy_settings *settings
     pthread_mutex_init(&world->parting_lock, NULL);
     world->rank         = rank;
     world->n_ranks      = n_ranks;
+    world->n_first      = n_ranks;
     world->members      = fy_alloc(n_ranks, sizeof *world->members);
     world->node_of      = fy_alloc_zeroed(n_ranks, sizeof *world->node_of);
     world->may_live     = fy_alloc_zeroed(n_ranks, sizeof *world->may_live);

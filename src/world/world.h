@@ -119,6 +119,7 @@ struct ferry_world {
     uint32_t            n_ranks;
     uint32_t            epoch;
     uint32_t           *members; /* by rank: its rank in the first world */
+    uint32_t            n_first; /* ranks of the first world */
     /* Nodes: node_of by rank; local ranks of this node in order. */
     uint32_t   *node_of;
     uint32_t    n_nodes;
@@ -157,7 +158,7 @@ void fy_world_add_parting(ferry_world *world, fy_parting *parting);
 void fy_world_remove_parting(ferry_world *world, fy_parting *parting);
 /* This rank goes on in the new one: all partings of the old one are told. Cannot fail, for the
  * others have the new world already. */
-void fy_world_part(ferry_world *old_world, const ferry_world *new_world);
+void fy_world_part(ferry_world *old_world, ferry_world *new_world);
 
 /*
  * Around every call that all ranks make together, before its first meeting and after its last; they

@@ -555,3 +555,218 @@ void case_recover_pairs(rank_context *me)
     ferry_world_destroy(world);
     matrix_free(m);
 }
+
+/* A service for pairs, its plan and its tensors, which are always listed in the same way. */
+static void setup_pairs(rank_context *me, service_setup *setup, uint64_t *random, bool swap)
+{
+    setup_init(me, setup, "");
+    setup->options.slot_bytes = 2048;
+    setup->options.commit     = swap ? FERRY_COMMIT_SWAP : FERRY_COMMIT_IN_PLACE;
+    setup->options.checksum   = random_below(random, 3);
+    setup->options.paths      = one_in(random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
+}
+
+/* Every destination is valid, of this version, and where the service says. */
+static void expect_version(rank_context *me, const matrix *m, const ferry_service *service,
+                           uint64_t version, const char *what)
+{
+    expect(me, ferry_service_version(service) == version, "%s: version %llu, not %llu", what,
+           (unsigned long long)ferry_service_version(service), (unsigned long long)version);
+    for (uint64_t i = 0; i < ferry_service_destination_count(service); i++) {
+        ferry_destination found = destination_of(me, service, i);
+        expect(me, found.state == FERRY_TENSOR_VALID && found.version == version,
+               "%s: %s has state %u and version %llu, not %llu", what, found.name,
+               (unsigned)found.state, (unsigned long long)found.version,
+               (unsigned long long)version);
+    }
+    expect_truth(me, m, service, 1);
+}
+
+/* Runs and ends the world in the middle of one, the version of which is the answer. */
+static uint64_t run_and_end(rank_context *me, matrix *m, ferry_world *world, ferry_service *service,
+                            uint64_t next, uint32_t n_whole, uint32_t n_tests)
+{
+    ferry_status status = FERRY_OK;
+    for (uint32_t i = 0; status == FERRY_OK; i++) {
+        matrix_fill(m, next + i);
+        bool ends = me->rank == 0 && i >= n_whole;
+        status    = ends ? run_in_part(me, world, service, n_tests)
+                         : ferry_service_run(service, &me->error);
+        n_tests /= 2; /* a run can be over so soon */
+        if (status != FERRY_OK) {
+            expect_truth(me, m, service, 1);
+            return next + i;
+        }
+        expect_version(me, m, service, next + i, "before the end");
+    }
+    return 0;
+}
+
+/* The largest of what the ranks say. */
+static uint64_t most_of(rank_context *me, ferry_world *world, uint64_t mine)
+{
+    const void *all = NULL;
+    must(me, ferry_world_all_gather(world, &mine, sizeof mine, &all, &me->error));
+    for (uint32_t r = 0; r < ferry_world_n_ranks(world); r++) {
+        uint64_t its;
+        memcpy(&its, (const char *)all + r * sizeof its, sizeof its);
+        mine = its > mine ? its : mine;
+    }
+    return mine;
+}
+
+static ferry_service *service_of(rank_context *me, ferry_world *world,
+                                 const ferry_service_options *options)
+{
+    ferry_service *service = NULL;
+    must(me, ferry_service_create(world, options, &service, &me->error));
+    must(me, ferry_service_init(service, FERRY_LOG_ERROR, &me->error));
+    return service;
+}
+
+/*
+ * The steps of a recovery one by one, with the tensors listed as they were at first: after an odd
+ * number of versions each pair is bound the wrong way round, and the ledger knows better.
+ */
+void case_turned(rank_context *me)
+{
+    service_setup setup;
+    uint64_t      random = me->seed + 12, next = 1;
+    setup_pairs(me, &setup, &random, true);
+    matrix        *m       = matrix_make(me, 3, 1, 8, NULL);
+    ferry_plan    *plan    = matrix_plan(me, m, NULL, 0);
+    ferry_tensors *sources = matrix_sources(me, m), *targets = matrix_targets(me, m, 0, true);
+    ferry_world   *world   = me->world;
+    ferry_service *service = service_of(me, world, &setup.options);
+    must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
+    must(me, ferry_service_schedule(service, &me->error));
+    for (uint32_t n_whole = 0; n_whole < 4; n_whole++) {
+        ferry_world  *smaller = NULL;
+        ferry_ledger *ledger  = NULL;
+        uint64_t      whole   = 0;
+        uint64_t      failed  = run_and_end(me, m, world, service, next, n_whole, 3);
+        must(me, ferry_world_shrink(world, 0, &smaller, &me->error));
+        must(me, ferry_service_recover(service, smaller, &whole, &me->error));
+        must(me, ferry_service_take_ledger(service, &ledger, &me->error));
+        ferry_service_destroy(service);
+        failed  = most_of(me, smaller, failed);
+        next    = whole == failed ? failed + 1 : failed;
+        world   = smaller;
+        service = service_of(me, world, &setup.options);
+        must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
+        if (whole < failed) {
+            must(me, ferry_service_resume(service, ledger, &me->error));
+        } else { /* nothing is left to do: the steps end here, and all begins anew */
+            next = 1;
+        }
+        ferry_ledger_destroy(ledger);
+        must(me, ferry_service_schedule(service, &me->error));
+        matrix_fill(m, next);
+        must(me, ferry_service_run(service, &me->error));
+        expect_version(me, m, service, next++, "by the steps");
+        ferry_world_destroy(me->world);
+        me->world = world;
+    }
+    ferry_service_destroy(service);
+    ferry_tensors_destroy(sources);
+    ferry_tensors_destroy(targets);
+    ferry_plan_destroy(plan);
+    matrix_free(m);
+}
+
+/* The same on all ranks, and for the plan of a matrix. */
+static ferry_status plan_again(void *context, const uint32_t *lost, size_t n_lost,
+                               ferry_plan **plan_out, ferry_error *error)
+{
+    rank_context *me = ((void **)context)[0];
+    (void)error;
+    *plan_out = matrix_plan(me, ((void **)context)[1], lost, n_lost);
+    return FERRY_OK;
+}
+
+typedef struct lineage {
+    matrix        *m;
+    ferry_service *service;
+    ferry_tensors *sources, *targets;
+    uint64_t       next, version; /* the service's, which never goes back */
+} lineage;
+
+/* One call, and the next run is right. */
+static void go_on_at_once(rank_context *me, lineage *l, uint64_t failed, const char *what)
+{
+    ferry_recovery_options options    = FERRY_RECOVERY_OPTIONS_INIT;
+    ferry_recovery         recovery   = FERRY_RECOVERY_INIT;
+    void                  *context[2] = {me, l->m};
+    options.replan                    = plan_again;
+    options.context                   = context;
+    must(me, ferry_service_recover_onto(&l->service, &me->world, &options, l->sources, l->targets,
+                                        &recovery, &me->error));
+    failed = most_of(me, me->world, failed);
+    expect(me, recovery.next == failed || (recovery.next == failed + 1), "%s: %llu after %llu",
+           what, (unsigned long long)recovery.next, (unsigned long long)failed);
+    expect(me, most_of(me, me->world, recovery.next) == recovery.next, "%s: version %llu here",
+           what, (unsigned long long)recovery.next);
+    expect(me, ferry_service_version(l->service) >= l->version, "%s: back from %llu to %llu", what,
+           (unsigned long long)l->version, (unsigned long long)ferry_service_version(l->service));
+    expect_truth(me, l->m, l->service, 1);
+    matrix_fill(l->m, recovery.next);
+    must(me, ferry_service_run(l->service, &me->error));
+    expect_version(me, l->m, l->service, recovery.next, what);
+    l->version = recovery.next;
+    l->next    = recovery.next + 1;
+}
+
+/* A run that fails in a world that lives: the same service goes on. */
+static void cancel_and_go_on(rank_context *me, lineage *l)
+{
+    const ferry_service *service = l->service;
+    const ferry_world   *world   = me->world;
+    ferry_request       *request = NULL;
+    matrix_fill(l->m, l->next);
+    must(me, ferry_service_start(l->service, NULL, &request, &me->error));
+    ferry_request_cancel(request);
+    ferry_status status = ferry_request_wait(request, &me->error);
+    ferry_request_destroy(request);
+    expect(me, status == FERRY_ERR_ABORTED, "%s after a cancel", ferry_status_name(status));
+    go_on_at_once(me, l, l->next, "after a cancel");
+    expect(me, l->service == service && me->world == world, "a living world was replaced");
+}
+
+void case_recover_onto(rank_context *me)
+{
+    uint64_t random = me->seed + 13;
+    lineage  l      = {.next = 7}; /* numbers that went on from somewhere else */
+    for (uint32_t swap = 0; swap < 2; swap++) {
+        service_setup setup;
+        setup_pairs(me, &setup, &random, swap != 0);
+        setup.options.first_version = l.next;
+        l.m                         = matrix_make(me, 3, 1, 8, NULL);
+        l.service                   = open_service(me, &setup.options);
+        l.sources                   = matrix_sources(me, l.m);
+        l.targets                   = matrix_targets(me, l.m, 0, swap != 0);
+        l.version                   = 0;
+        matrix_schedule(me, l.m, l.service, swap != 0);
+        for (uint32_t n_whole = 0; n_whole < 4; n_whole++) {
+            uint64_t failed = run_and_end(me, l.m, me->world, l.service, l.next, n_whole, 3);
+            l.version       = ferry_service_version(l.service);
+            go_on_at_once(me, &l, failed, "after an end");
+        }
+        cancel_and_go_on(me, &l);
+        /* The world ends where no run is under way: what was whole stays so. */
+        (void)ferry_world_barrier(me->world, &me->error);
+        ferry_world_abort(me->world, "between two runs");
+        go_on_at_once(me, &l, l.next, "after an end between runs");
+        /* And again before the schedule that has recovered has run. */
+        uint64_t failed = run_and_end(me, l.m, me->world, l.service, l.next, 1, 2);
+        l.version       = ferry_service_version(l.service);
+        ferry_service_destroy(l.service);
+        ferry_tensors_destroy(l.sources);
+        ferry_tensors_destroy(l.targets);
+        matrix_free(l.m);
+        ferry_world *world = NULL;
+        must(me, ferry_world_shrink(me->world, 0, &world, &me->error));
+        ferry_world_destroy(me->world);
+        me->world = world;
+        l.next    = most_of(me, world, failed) + 1;
+    }
+}

@@ -72,5 +72,7 @@ void case_killed_early(rank_context *me);
 void case_resume(rank_context *me);
 void case_resume_tasks(rank_context *me);
 void case_recover_pairs(rank_context *me);
+void case_turned(rank_context *me);
+void case_recover_onto(rank_context *me);
 
 #endif

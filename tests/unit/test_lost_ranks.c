@@ -61,12 +61,7 @@ static const row rows[] = {
     {"both holders of a half, but not of n", {2, 0}, 2, "n", FERRY_OK, ""},
     {"the receiver of n", {4}, 1, "n", FERRY_ERR_INVALID_PLAN, "moves and copies nothing"},
     {"all receivers", {5, 2, 4, 3}, 4, NULL, FERRY_ERR_INVALID_PLAN, "moves and copies nothing"},
-    {"out of the world",
-     {6},
-     1,
-     NULL,
-     FERRY_ERR_INVALID_INPUT,
-     "lost rank 6 is not in the world of 6 ranks"},
+    {"behind the plan's last one", {6, 1, 4000000000}, 3, NULL, FERRY_OK, ""},
     {"twice", {1, 5, 1}, 3, NULL, FERRY_ERR_INVALID_INPUT, "rank 1 is lost twice"},
 };
 
@@ -220,7 +215,7 @@ static void test_damaged(void **state)
         {"7", FERRY_ERR_INVALID_INPUT, "lost_ranks"},
         {"[-1]", FERRY_ERR_INVALID_INPUT, "lost_ranks"},
         {"['1']", FERRY_ERR_INVALID_INPUT, "lost_ranks"},
-        {"[9]", FERRY_ERR_INVALID_INPUT, "lost rank 9"},
+        {"[9]", FERRY_ERR_DIGEST, "digest"},
         {"[1,1]", FERRY_ERR_INVALID_INPUT, "twice"},
         {"[1]", FERRY_ERR_DIGEST, "digest"},
     };

@@ -122,6 +122,8 @@ static void make_service(void)
     must(ferry_service_run(s.service, &error), &error);
 }
 
+static ferry_spec *alone; /* of one rank */
+
 static int make_scene(void **state)
 {
     static const char *text = "{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[8],"
@@ -158,6 +160,7 @@ static int remove_scene(void **state)
     ferry_task_list_destroy(s.tasks);
     ferry_plan_destroy(s.plan);
     ferry_spec_destroy(s.spec);
+    ferry_spec_destroy(alone);
     return small_end(state);
 }
 
@@ -535,6 +538,42 @@ static ferry_status with_service(const void *given)
     return status;
 }
 
+static void fill_recovery(void *given)
+{
+    static const char *text = "{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[8],"
+                              "'dtype':'u8'}],'source':{'mesh':[['x',1]],'rules':[{'match':'*'}]},"
+                              "'destination':{'mesh':[['x',1]],'rules':[{'match':'*'}]}}";
+    if (alone == NULL) {
+        must(try_spec(text, &alone, &error), &error);
+    }
+    ((ferry_recovery_options *)given)->spec = alone;
+}
+
+/* In a world that lives, where there is nothing to do but to look at the options. */
+static ferry_status with_recovery(const void *given)
+{
+    ferry_service *service = NULL;
+    ferry_tensors *sources = NULL, *targets = NULL;
+    ferry_plan    *plan = NULL;
+    ferry_buffer   from = {.base = s.bytes, .bytes = 8}, to = {.base = s.bytes + 8, .bytes = 8};
+    must(ferry_plan_create(alone, NULL, &plan, &error), &error);
+    must(ferry_tensors_create(&sources, &error), &error);
+    must(ferry_tensors_create(&targets, &error), &error);
+    must(ferry_tensors_add(sources, "a", &from, &error), &error);
+    must(ferry_tensors_add(targets, "a", &to, &error), &error);
+    must(ferry_service_create(s.world, NULL, &service, &error), &error);
+    must(ferry_service_init(service, FERRY_LOG_OFF, &error), &error);
+    must(ferry_service_bind(service, plan, sources, targets, &error), &error);
+    must(ferry_service_schedule(service, &error), &error);
+    ferry_status status =
+        ferry_service_recover_onto(&service, &s.world, given, sources, targets, NULL, &error);
+    ferry_service_destroy(service);
+    ferry_tensors_destroy(sources);
+    ferry_tensors_destroy(targets);
+    ferry_plan_destroy(plan);
+    return status;
+}
+
 typedef struct input {
     const char *name;  /* of the call */
     const char *macro; /* that the sentence must name */
@@ -590,6 +629,8 @@ static const input inputs[] = {
         with_schedule_json),
     ROW("plan", plan_options, FERRY_PLAN_OPTIONS_INIT, 40, NULL, with_plan),
     ROW("plan of a roster", plan_options, FERRY_PLAN_OPTIONS_INIT, 40, NULL, with_roster_plan),
+    ROW("recovery", recovery_options, FERRY_RECOVERY_OPTIONS_INIT, 44, fill_recovery,
+        with_recovery),
     ROW("schedule", schedule_options, FERRY_SCHEDULE_OPTIONS_INIT, 29, NULL, with_schedule),
     ROW("schedule of a plan", schedule_options, FERRY_SCHEDULE_OPTIONS_INIT, 29, NULL,
         with_plan_schedule),

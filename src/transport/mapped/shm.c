@@ -179,6 +179,14 @@ static ferry_status revoke_region(void *context, const fy_region_view *region, v
     return attachment == NULL ? FERRY_OK : fy_local_memory_renew(attachment, error);
 }
 
+/* A file in memory belongs to the process, and to no engine in it. */
+static void adopt(void *context, const fy_region_view *region, void *attachment)
+{
+    (void)context;
+    (void)region;
+    (void)attachment;
+}
+
 static void release(void *context, const fy_region_view *region, void *attachment)
 {
     const shm *state = context;
@@ -303,4 +311,5 @@ const fy_engine fy_shm_engine = {
     .alloc_local   = alloc_local,
     .attach_pieces = attach_pieces,
     .revoke        = revoke_region,
+    .adopt         = adopt,
 };
