@@ -134,6 +134,7 @@ typedef struct fy_mixed_request {
     bool              is_held; /* by the caller, who has not destroyed it */
     bool              waits;   /* what this rank's board says while it is polled */
     int64_t           worked_ns, looked_ns;
+    int64_t           settling_ns; /* since when what it has put is flushed; 0: it is not yet */
     _Atomic bool      cancelled;
     ferry_status      status;
     ferry_error       error;

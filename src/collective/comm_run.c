@@ -468,6 +468,15 @@ static void obey_cancel(fy_mixed_request *request)
     }
 }
 
+static void hurry(ferry_mixed_comm *comm, bool hurries)
+{
+    if (comm->call.schedule->n_puts != 0) {
+        pthread_mutex_lock(&comm->network);
+        fy_transport_hurry(comm->transport, hurries);
+        pthread_mutex_unlock(&comm->network);
+    }
+}
+
 /* Who only polls looks around as well, as often as who waits. */
 static void poll_once(fy_mixed_request *request)
 {
@@ -477,7 +486,9 @@ static void poll_once(fy_mixed_request *request)
                               .waits     = request->waits,
                               .worked_ns = request->worked_ns};
     work_network(comm);
+    hurry(comm, true);
     work(&d);
+    hurry(comm, false);
     int64_t now_ns = fy_now_ns();
     if (d.worked || request->worked_ns == 0) {
         request->worked_ns = request->looked_ns = now_ns;
@@ -492,6 +503,34 @@ static void poll_once(fy_mixed_request *request)
 static ferry_status check_process(const fy_mixed_request *request, ferry_error *error)
 {
     return request->comm == NULL ? FERRY_OK : fy_world_check_process(request->comm->world, error);
+}
+
+/* The flush of a call that is polled is polled as well, but not for longer than a deadline. */
+static void end_polled(fy_mixed_request *request)
+{
+    ferry_mixed_comm *comm   = request->comm;
+    uint32_t          peer   = FERRY_ANY_RANK;
+    int64_t           now_ns = fy_now_ns();
+    ferry_status      status = FERRY_OK;
+    if (comm->call.schedule->n_puts != 0) {
+        request->settling_ns = request->settling_ns == 0 ? now_ns : request->settling_ns;
+        status               = fy_transport_try_flush(comm->transport, &peer, &request->error);
+    }
+    if (status == FERRY_ERR_TIMEOUT &&
+        now_ns - request->settling_ns <= comm->world->settings.deadline_ns) {
+        return;
+    }
+    if (status == FERRY_ERR_TIMEOUT) {
+        status = fy_fail(&request->error, status,
+                         "rank %u has not answered to what rank %u has put there", peer,
+                         comm->world->rank);
+    }
+    if (status != FERRY_OK) {
+        fy_comm_break(comm, status, "%s", request->error.message);
+    } else {
+        comm->n_sent = 0;
+    }
+    close_request(request, status);
 }
 
 static ferry_status test_request(ferry_request *base, bool *done_out, ferry_error *error)
@@ -511,7 +550,7 @@ static ferry_status test_request(ferry_request *base, bool *done_out, ferry_erro
         if (status != FERRY_OK) {
             close_request(request, status);
         } else if (is_over(&d)) {
-            close_request(request, settle(comm, &request->error));
+            end_polled(request);
         }
     }
     *done_out = request->done;
@@ -583,6 +622,7 @@ ferry_status ferry_mixed_comm_start(ferry_mixed_comm *comm, uint32_t op,
     request->is_held          = true;
     request->waits            = false;
     request->worked_ns        = 0;
+    request->settling_ns      = 0;
     atomic_store(&request->cancelled, false);
     driver d = {.comm = comm, .n = comm->call.geometry.n_lanes};
     work(&d);

@@ -251,8 +251,9 @@ struct fy_exec {
     uint32_t     side;         /* which of two places is written: see FERRY_COMMIT_SWAP */
     ferry_status status;       /* why this rank gives up */
     ferry_error  why;
-    uint32_t     culprit; /* whom it blames, or FERRY_ANY_RANK */
-    bool         halted;  /* it gives up because a peer did */
+    uint32_t     culprit;  /* whom it blames, or FERRY_ANY_RANK */
+    bool         halted;   /* it gives up because a peer did */
+    int64_t      flush_ns; /* since when what it has put is flushed; 0: it is not yet */
     bool         told_halt;
     fy_outcome   outcome;
     fy_watched   watched[FY_MOST_WATCHED];
@@ -366,14 +367,15 @@ void fy_run_forget(ferry_service *service);
 /* This rank gives the run up; the first reason counts. */
 void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, const char *format,
                  ...) __attribute__((format(printf, 4, 5)));
-/* What a failed run has put is in place, or given up: memory may go. */
+/* Before memory goes: what a failed run has put is in place, or given up. Waits. */
 void fy_run_settle(ferry_service *service);
 /* Sets a word at the channel's peer. */
 void fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
                    uint64_t value);
 
 /* outcome.c */
-void fy_outcome_begin(ferry_service *service); /* this rank votes */
+void fy_outcome_give_up(ferry_service *service); /* tells all, once */
+void fy_outcome_begin(ferry_service *service);   /* this rank votes */
 bool fy_outcome_step(ferry_service *service);
 /* Those next to this rank in the tree of votes, and how many they are. */
 uint32_t fy_outcome_neighbours(const ferry_world *world, uint32_t ranks[FY_MOST_WATCHED]);

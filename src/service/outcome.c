@@ -86,31 +86,18 @@ static void tell_neighbours(ferry_service *service)
     }
 }
 
-void fy_outcome_begin(ferry_service *service)
+void fy_outcome_give_up(ferry_service *service)
 {
-    fy_exec *exec = service->exec;
-    if (exec->status == FERRY_OK && !exec->halted) {
-        /* What this rank has put must be where it belongs before anybody calls it a success. */
-        ferry_error  why;
-        ferry_status status = ferry_flush(service->transport, FERRY_ANY_RANK, NULL, &why);
-        if (fy_failed(service->world->failure)) {
-            fy_outcome_of_world(service);
-            return;
-        }
-        if (status != FERRY_OK) {
-            fy_run_fail(service, status, FERRY_ANY_RANK, "%s", why.message);
-        }
-    }
-    if (exec->status != FERRY_OK || exec->halted) {
+    if (!service->exec->told_halt) {
         service->is_dirty = true; /* something may be on its way */
         fy_watch_halt(service);
         tell_neighbours(service); /* also those that exchange nothing with it */
-        /* Where bytes do get through, nobody reads or writes a caller's memory after the outcome.
-         */
-        if (exec->status != FERRY_ERR_TIMEOUT) {
-            fy_run_settle(service);
-        }
     }
+}
+
+void fy_outcome_begin(ferry_service *service)
+{
+    fy_exec *exec = service->exec;
     if (exec->halted) {
         fy_watch_testify(service);
     }

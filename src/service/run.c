@@ -105,6 +105,7 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     exec->culprit  = FERRY_ANY_RANK;
     exec->halted = exec->told_halt = false;
     exec->done_bytes               = 0;
+    exec->flush_ns                 = 0;
     exec->n_spans                  = 0;
     exec->waits_since_ns           = 0;
     exec->called_ns                = now_ns;
@@ -119,10 +120,12 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     }
     fy_statistics_begin(service);
     fy_targets_begin(service);
+    fy_transport_hurry(service->transport, true);
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         reset_channel(&exec->channels[c], now_ns);
         fy_run_signal(service, &exec->channels[c], FY_WORD_ENTERED, exec->run);
     }
+    fy_transport_hurry(service->transport, false);
     if (flushed != FERRY_OK) {
         fy_run_fail(service, flushed, FERRY_ANY_RANK, "%s", why.message);
     }
@@ -157,18 +160,76 @@ static bool move(ferry_service *service)
     return worked || fy_local_step(service);
 }
 
-bool fy_run_step(ferry_service *service)
+static bool gives_up(const fy_exec *exec)
+{
+    return exec->status != FERRY_OK || exec->halted;
+}
+
+/*
+ * Before this rank votes, what it has put is where it belongs, so that a success is one and no
+ * caller's memory is read after it. One that gives up for somebody's silence does not wait for an
+ * answer, and nobody does for longer than a deadline. True when it may vote.
+ */
+static bool is_flushed(ferry_service *service)
+{
+    fy_exec     *exec     = service->exec;
+    int64_t      deadline = service->world->settings.deadline_ns;
+    int64_t      now_ns   = fy_now_ns();
+    uint32_t     peer     = FERRY_ANY_RANK;
+    ferry_error  why      = {.message = ""};
+    ferry_status status;
+    if (exec->status == FERRY_ERR_TIMEOUT) {
+        return true;
+    }
+    exec->flush_ns = exec->flush_ns == 0 ? now_ns : exec->flush_ns;
+    status         = fy_transport_try_flush(service->transport, &peer, &why);
+    if (status == FERRY_OK) {
+        service->is_dirty = false;
+        return true;
+    }
+    if (status != FERRY_ERR_TIMEOUT || why.message[0] != '\0') {
+        fy_run_fail(service, status, peer, "%s", why.message);
+        return true;
+    }
+    if (now_ns - exec->flush_ns > deadline) {
+        fy_run_fail(service, FERRY_ERR_TIMEOUT, peer,
+                    "rank %u has not answered for %.1f s to what rank %u has put there", peer,
+                    (double)(now_ns - exec->flush_ns) / 1e9, service->world->rank);
+        return true;
+    }
+    return false;
+}
+
+static bool step(ferry_service *service)
 {
     fy_exec *exec = service->exec;
+    if (exec->outcome.phase != FY_PHASE_MOVING) {
+        return fy_outcome_step(service);
+    }
+    if (!gives_up(exec) && !has_moved(exec)) {
+        return move(service);
+    }
+    if (gives_up(exec)) {
+        fy_outcome_give_up(service);
+    }
+    if (!is_flushed(service)) {
+        return false;
+    }
+    if (gives_up(exec)) { /* for that flush */
+        fy_outcome_give_up(service);
+    }
+    fy_outcome_begin(service);
+    return true;
+}
+
+/* Whatever a peer does, nothing in a step waits for it. */
+bool fy_run_step(ferry_service *service)
+{
     if (fy_failed(service->world->failure)) {
         return fy_outcome_of_world(service);
     }
-    if (exec->outcome.phase == FY_PHASE_MOVING) {
-        if (exec->status == FERRY_OK && !exec->halted && !has_moved(exec)) {
-            return move(service);
-        }
-        fy_outcome_begin(service);
-        return true;
-    }
-    return fy_outcome_step(service);
+    fy_transport_hurry(service->transport, true);
+    bool worked = step(service);
+    fy_transport_hurry(service->transport, false);
+    return worked;
 }

@@ -272,7 +272,8 @@ static bool can_send(const ferry_service *service, const fy_channel *channel)
         return false;
     }
     return !fy_burst_takes(channel, &channel->out.items[channel->n_sent]) ||
-           fy_burst_length(service, channel) > 0;
+           (fy_burst_length(service, channel) > 0 &&
+            fy_transport_has_room(service->transport, channel->peer));
 }
 
 bool fy_send_step(ferry_service *service)

@@ -350,9 +350,11 @@ static void pulse(ferry_service *service, int64_t now_ns)
         return;
     }
     exec->pulse_ns = now_ns;
+    fy_transport_hurry(service->transport, true);
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         fy_run_signal(service, &exec->channels[c], FY_WORD_PULSE, (uint64_t)now_ns);
     }
+    fy_transport_hurry(service->transport, false);
 }
 
 void fy_watch_tick(ferry_service *service)

@@ -17,7 +17,7 @@
  * nothing of the library but these two, so that one plugin serves libferry.so and programs that
  * link the library statically.
  */
-#define FY_ENGINE_ABI 3u
+#define FY_ENGINE_ABI 5u
 
 /* The library, as an engine sees it: one per open engine; lives until close has returned. */
 typedef struct fy_host fy_host;
@@ -189,6 +189,19 @@ typedef struct fy_engine {
      * the memory stays with the transport that made it)
      */
     void (*adopt)(void *state, const fy_region_view *region, void *attachment);
+    /*
+     * For who must not wait: from hurry(true) to hurry(false) puts begin at once, however much is
+     * under way; has_room says whether a peer takes more without that. (both optional: puts never
+     * wait)
+     */
+    void (*hurry)(void *state, bool hurries);
+    bool (*has_room)(void *state, uint32_t peer);
+    /*
+     * Begins what flush does, for all peers, and says how far it is: FERRY_OK, or
+     * FERRY_ERR_TIMEOUT, without a sentence, where *peer_out has not answered yet. Never waits.
+     * (optional: flush never waits)
+     */
+    ferry_status (*try_flush)(void *state, uint32_t *peer_out, ferry_error *error);
 } fy_engine;
 
 /* A plugin exports this one function. */

@@ -288,6 +288,37 @@ bool fy_transport_work(ferry_transport *transport)
     return any;
 }
 
+void fy_transport_hurry(ferry_transport *transport, bool hurries)
+{
+    for (uint32_t i = 0; i < transport->n_engines; i++) {
+        const fy_open_engine *engine = &transport->engines[i];
+        if (engine->table->hurry != NULL) {
+            engine->table->hurry(engine->state, hurries);
+        }
+    }
+}
+
+bool fy_transport_has_room(ferry_transport *transport, uint32_t peer)
+{
+    const fy_open_engine *engine = fy_engine_for(transport, peer);
+    return fy_is_self(transport, peer) || engine->table->has_room == NULL ||
+           engine->table->has_room(engine->state, peer);
+}
+
+ferry_status fy_transport_try_flush(ferry_transport *transport, uint32_t *peer_out,
+                                    ferry_error *error)
+{
+    ferry_status status = fy_transport_state(transport, error);
+    for (uint32_t i = 0; status == FERRY_OK && i < transport->n_engines; i++) {
+        const fy_open_engine *engine = &transport->engines[i];
+        *peer_out                    = FERRY_ANY_RANK;
+        status                       = engine->table->try_flush != NULL
+                                           ? engine->table->try_flush(engine->state, peer_out, error)
+                                           : engine->table->flush(engine->state, FERRY_ANY_RANK, error);
+    }
+    return status;
+}
+
 int64_t fy_transport_sleep_ns(const ferry_transport *transport)
 {
     int64_t least = INT64_MAX;

@@ -77,6 +77,16 @@ static inline ferry_status fy_transport_state(const ferry_transport *transport, 
 /* Lets every engine work; true if anything happened. */
 bool fy_transport_work(ferry_transport *transport);
 
+/*
+ * For who must not wait: between hurry(true) and hurry(false) puts begin at once. has_room says
+ * whether a peer takes more without that. try_flush goes on with a flush of everything: FERRY_OK
+ * when it has ended, FERRY_ERR_TIMEOUT, without a sentence, where *peer_out has not answered yet.
+ */
+void         fy_transport_hurry(ferry_transport *transport, bool hurries);
+bool         fy_transport_has_room(ferry_transport *transport, uint32_t peer);
+ferry_status fy_transport_try_flush(ferry_transport *transport, uint32_t *peer_out,
+                                    ferry_error *error);
+
 /* How long a waiter may sleep before the engines must be let work again; see fy_engine. */
 int64_t fy_transport_sleep_ns(const ferry_transport *transport);
 

@@ -295,6 +295,9 @@ static const fy_engine table = {
     .progress     = fy_ucx_progress,
     .sleep_ns     = fy_ucx_sleep_ns,
     .revoke       = fy_ucx_revoke,
+    .hurry        = fy_ucx_hurry,
+    .has_room     = fy_ucx_has_room,
+    .try_flush    = fy_ucx_try_flush,
 };
 
 FERRY_API const fy_engine *ferry_engine_plugin(void);

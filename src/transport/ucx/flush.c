@@ -142,3 +142,38 @@ ferry_status fy_ucx_flush(void *state, uint32_t rank, ferry_error *error)
     fy_ucx_leave(engine);
     return status;
 }
+
+/* A lost peer answers nothing: the world tells who asks. */
+static ferry_status try_peer(fy_ucx *engine, uint32_t rank, ferry_error *error)
+{
+    fy_ucx_peer *peer = &engine->peers[rank];
+    if (peer->ep == NULL) {
+        return FERRY_OK;
+    }
+    if (peer->is_lost) {
+        return FERRY_ERR_TIMEOUT;
+    }
+    ferry_status status = peer->is_trying ? FERRY_OK : ask(engine, rank, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    peer->is_trying = !is_flushed(engine, rank);
+    return peer->is_trying ? FERRY_ERR_TIMEOUT : FERRY_OK;
+}
+
+ferry_status fy_ucx_try_flush(void *state, uint32_t *peer_out, ferry_error *error)
+{
+    fy_ucx *engine = state;
+    fy_ucx_enter(engine);
+    fy_ucx_disarm(engine);
+    ferry_status status = FERRY_OK;
+    for (uint32_t r = 0; r < engine->host->n_ranks; r++) {
+        ferry_status its = try_peer(engine, r, error);
+        if (its != FERRY_OK && (status == FERRY_OK || status == FERRY_ERR_TIMEOUT)) {
+            status    = its;
+            *peer_out = r;
+        }
+    }
+    fy_ucx_leave(engine);
+    return status;
+}

@@ -121,12 +121,30 @@ static bool has_room(const fy_ucx *engine, uint32_t rank)
            (peer->n_sending < MOST_OPS && peer->sending_bytes < TCP_MOST_BYTES);
 }
 
+void fy_ucx_hurry(void *state, bool hurries)
+{
+    fy_ucx *engine = state;
+    fy_ucx_enter(engine);
+    engine->hurries = hurries;
+    fy_ucx_leave(engine);
+}
+
+/* One that is lost takes everything, and the put says why it goes nowhere. */
+bool fy_ucx_has_room(void *state, uint32_t rank)
+{
+    fy_ucx *engine = state;
+    fy_ucx_enter(engine);
+    bool room = engine->peers[rank].is_lost || engine->is_dead || has_room(engine, rank);
+    fy_ucx_leave(engine);
+    return room;
+}
+
 /* A new op that counts in the window of its peer. */
 static ferry_status new_op(fy_ucx *engine, uint32_t rank, fy_ucx_role role, void *body,
                            uint64_t bytes, fy_ucx_op **op_out, ferry_error *error)
 {
     fy_ucx_peer *peer = &engine->peers[rank];
-    if (!has_room(engine, rank)) {
+    if (!engine->hurries && !has_room(engine, rank)) {
         ferry_status status = fy_ucx_wait(engine, rank, has_room, "take what is put there", error);
         if (status != FERRY_OK) {
             return status;
@@ -158,37 +176,57 @@ static bool has_answer(const fy_ucx *engine, uint32_t rank)
     return !engine->peers[rank].is_asking;
 }
 
-/* Fetches the key by which peer's part of region is reached; without rkey if it gives none. */
+static ferry_status ask_key(fy_ucx *engine, uint32_t rank, fy_ucx_region *region,
+                            ferry_error *error)
+{
+    fy_ucx_op *answer  = fy_ucx_op_new(engine, rank, FY_UCX_ASKING);
+    fy_ucx_op *message = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
+    if (answer == NULL || message == NULL) {
+        fy_ucx_op_free(answer);
+        fy_ucx_op_free(message);
+        return fy_fail_no_memory(error, "an operation of the ucx engine");
+    }
+    engine->peers[rank].is_asking = true;
+    answer->region                = region;
+    message->header.kind          = FY_UCX_ASK_KEY;
+    message->header.number        = answer->index;
+    message->header.region        = region->view.id;
+    fy_ucx_send(message);
+    return FERRY_OK;
+}
+
+static ferry_status await_answer(fy_ucx *engine, uint32_t rank, ferry_error *error)
+{
+    ferry_status status =
+        fy_ucx_wait(engine, rank, has_answer, "give the key of its memory", error);
+    engine->peers[rank].is_asking = false;
+    return status;
+}
+
+/*
+ * The key by which peer's part of region is reached; without rkey if it gives none. Who hurries
+ * does without it until it is here: *key_out is NULL then.
+ */
 static ferry_status find_key(fy_ucx *engine, uint32_t rank, fy_ucx_region *region,
                              fy_ucx_key **key_out, ferry_error *error)
 {
-    fy_ucx_key *key = fy_ucx_region_key(region, rank, engine->host->n_ranks);
+    ferry_status status = FERRY_OK;
+    fy_ucx_key  *key    = fy_ucx_region_key(region, rank, engine->host->n_ranks);
     if (key == NULL) {
         return fy_fail_no_memory(error, "the keys of a region");
     }
-    if (!key->is_known) {
-        fy_ucx_op *answer  = fy_ucx_op_new(engine, rank, FY_UCX_ASKING);
-        fy_ucx_op *message = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
-        if (answer == NULL || message == NULL) {
-            fy_ucx_op_free(answer);
-            fy_ucx_op_free(message);
-            return fy_fail_no_memory(error, "an operation of the ucx engine");
-        }
-        engine->peers[rank].is_asking = true;
-        answer->region                = region;
-        message->header.kind          = FY_UCX_ASK_KEY;
-        message->header.number        = answer->index;
-        message->header.region        = region->view.id;
-        fy_ucx_send(message);
-        ferry_status status =
-            fy_ucx_wait(engine, rank, has_answer, "give the key of its memory", error);
-        engine->peers[rank].is_asking = false;
-        if (status != FERRY_OK) {
-            return status;
+    /* One question at a time: the one under way may be for this very key. */
+    if (!key->is_known && engine->peers[rank].is_asking && !engine->hurries) {
+        status = await_answer(engine, rank, error);
+    }
+    if (status == FERRY_OK && !key->is_known && !engine->peers[rank].is_asking) {
+        status = ask_key(engine, rank, region, error);
+        if (status == FERRY_OK && !engine->hurries) {
+            status = await_answer(engine, rank, error);
         }
     }
-    *key_out = key;
-    return FERRY_OK;
+    *key_out = status == FERRY_OK && (key->is_known || !engine->hurries) ? key : NULL;
+    return status;
 }
 
 /* Where RMA can reach it: *key_out; where messages must: NULL. */
@@ -201,7 +239,7 @@ static ferry_status choose(fy_ucx *engine, uint32_t rank, fy_ucx_region *region,
         if (status != FERRY_OK) {
             return status;
         }
-        key = key->rkey == NULL ? NULL : key;
+        key = key == NULL || key->rkey == NULL ? NULL : key;
     }
     *key_out = key;
     return FERRY_OK;

@@ -96,6 +96,7 @@ struct fy_ucx_peer {
     uint64_t     sending_bytes;
     bool         has_unflushed; /* RMA puts since the last ucp_ep_flush */
     bool         is_asking;     /* for a key */
+    bool         is_trying;     /* to flush: see fy_ucx_try_flush */
     bool         is_freed;      /* in the engine's list of those with held messages that may go */
     fy_ucx_queue held;          /* PUTs that wait for a flush of the RMA puts before them */
     fy_ucx_peer *next_freed;
@@ -127,6 +128,7 @@ struct fy_ucx {
 
     pthread_mutex_t mutex;
     bool            has_mutex;
+    bool            hurries;    /* puts do not wait */
     bool            is_closing; /* what breaks now is no news */
     bool            is_dead;    /* the world has failed or is about to: the worker runs no more */
     fy_ucx_peer    *peers;
@@ -224,6 +226,10 @@ void fy_ucx_deliver(fy_ucx *engine, uint32_t source);
 
 /* -- flush.c */
 ferry_status fy_ucx_flush(void *state, uint32_t peer, ferry_error *error);
+ferry_status fy_ucx_try_flush(void *state, uint32_t *peer_out, ferry_error *error);
+/* -- send.c */
+void fy_ucx_hurry(void *state, bool hurries);
+bool fy_ucx_has_room(void *state, uint32_t peer);
 /*
  * Waits until ready(engine, peer), no longer than the peer shows signs of life or lives. Called
  * under the mutex, and so is ready; lets go of it meanwhile. what says what the peer did not do.

@@ -106,6 +106,24 @@ static ferry_status pass_flush(void *state, uint32_t peer, ferry_error *error)
     return fy_inner_flush(state, peer, error);
 }
 
+static void pass_hurry(void *state, bool hurries)
+{
+    const fy_layer *layer = state;
+    layer->inner->hurry(layer->inner_state, hurries);
+}
+
+static bool pass_has_room(void *state, uint32_t peer)
+{
+    const fy_layer *layer = state;
+    return layer->inner->has_room(layer->inner_state, peer);
+}
+
+static ferry_status pass_try_flush(void *state, uint32_t *peer_out, ferry_error *error)
+{
+    const fy_layer *layer = state;
+    return layer->inner->try_flush(layer->inner_state, peer_out, error);
+}
+
 static bool pass_progress(void *state)
 {
     return fy_inner_progress(state);
@@ -156,6 +174,9 @@ static void fill_table(fy_layer *layer)
                   .pointer      = inner->pointer == NULL ? NULL : pass_pointer,
                   .alloc_local  = inner->alloc_local == NULL ? NULL : pass_alloc_local,
                   .revoke       = inner->revoke == NULL ? NULL : pass_revoke,
+                  .hurry        = inner->hurry == NULL ? NULL : pass_hurry,
+                  .has_room     = inner->has_room == NULL ? NULL : pass_has_room,
+                  .try_flush    = inner->try_flush == NULL ? NULL : pass_try_flush,
     };
 }
 
@@ -198,6 +219,9 @@ ferry_status fy_layer_wrap(fy_layer *layer, const fy_engine *inner, void *inner_
     layer->inner_state = inner_state;
     fill_table(layer);
     layer->kind->wrap(layer);
+    if (layer->table.flush != pass_flush) { /* whose own flush holds more than inner's */
+        layer->table.try_flush = NULL;
+    }
     return FERRY_OK;
 }
 
