@@ -120,7 +120,7 @@ typedef struct ferry_conversion_options {
     uint32_t    cast;             /* a ferry_dtype_kind that all floating tensors become; 0: none */
     uint64_t    part_bytes;       /* of a logical result; default 5 * 10^9 */
     uint64_t    memory_cap_bytes; /* for buffers; default 256 MiB, at least 1 MiB */
-    uint32_t    n_threads;        /* default: the cores, at most 16 */
+    uint32_t    n_threads;        /* default: the cores, at most 16; no more than 128 */
 } ferry_conversion_options;
 
 #define FERRY_CONVERSION_OPTIONS_INIT                                                              \
@@ -251,9 +251,9 @@ typedef void (*ferry_compare_visitor)(void *context, const char *tensor, uint64_
 typedef struct ferry_compare_options {
     size_t                 struct_size;
     uint64_t               memory_cap_bytes; /* as for conversions */
-    uint32_t               n_threads;
-    ferry_work_progress_fn progress; /* (optional) */
-    ferry_compare_visitor  visitor;  /* (optional) called when all is done */
+    uint32_t               n_threads;        /* as for conversions */
+    ferry_work_progress_fn progress;         /* (optional) */
+    ferry_compare_visitor  visitor;          /* (optional) called when all is done */
     void                  *context;
 } ferry_compare_options;
 

@@ -225,7 +225,7 @@ ferry_status ferry_checkpoint_compare(const ferry_checkpoint *a, const ferry_che
         status = fy_check_out(result_out, "ferry_compare_result", error);
     }
     if (status == FERRY_OK) {
-        status = fy_check_cap(own.memory_cap_bytes, error);
+        status = fy_check_buffers(own.memory_cap_bytes, own.n_threads, error);
     }
     if (status != FERRY_OK) {
         return status;

@@ -70,18 +70,26 @@ static pair pair_of(const fy_comparison *c, uint32_t tensor)
                   .note      = ""};
 }
 
-/* An element that is larger than a window lies in one place on both sides. */
-static ferry_status compare_element(fy_comparison *c, fy_compare_worker *w, const fy_window *window,
-                                    pair *p, fy_hasher *hasher, ferry_error *error)
+/* Bytes of a file. */
+typedef struct stretch {
+    fy_files *files;
+    uint32_t  file;
+    uint64_t  offset;
+} stretch;
+
+/* An element that is larger than a window lies in one place on both sides. hasher: (optional) */
+static ferry_status compare_element(fy_comparison *c, fy_compare_worker *w, uint64_t n_bytes,
+                                    const stretch places[2], const pair *p, fy_hasher *hasher,
+                                    ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     uint64_t     first  = p->first_byte;
-    for (uint64_t done = 0; done < window->bytes && status == FERRY_OK;) {
-        uint64_t n = fy_min(window->bytes - done, c->buffers.window_bytes);
+    for (uint64_t done = 0; done < n_bytes && status == FERRY_OK;) {
+        uint64_t n = fy_min(n_bytes - done, c->buffers.window_bytes);
         status     = fy_gather_check_stop(&w->whole[0], error);
         for (int s = 0; s < 2 && status == FERRY_OK; s++) {
-            status = fy_files_read(c->sides[s].files, w->whole[s].whole_file,
-                                   w->whole[s].whole_offset + done, w->window[s], n, error);
+            status = fy_files_read(places[s].files, places[s].file, places[s].offset + done,
+                                   w->window[s], n, error);
         }
         if (status == FERRY_OK && fy_first_difference(w->window[0], w->window[1], n) != n) {
             /* Too large to print: the byte is what tells. */
@@ -92,7 +100,7 @@ static ferry_status compare_element(fy_comparison *c, fy_compare_worker *w, cons
             q.first_byte     = first + done;
             return compare_bytes(&q, w->window[0], w->window[1], n, error);
         }
-        if (status == FERRY_OK) {
+        if (status == FERRY_OK && hasher != NULL) {
             fy_hasher_update(hasher, w->window[0], (size_t)n);
         }
         done += n;
@@ -111,7 +119,10 @@ static ferry_status compare_window(fy_comparison *c, fy_compare_worker *w, const
                        : fy_gather_read(&w->whole[s], window, w->window[s], error);
     }
     if (status == FERRY_OK && large) {
-        status = compare_element(c, w, window, p, hasher, error);
+        const stretch places[2] = {
+            {c->sides[0].files, w->whole[0].whole_file, w->whole[0].whole_offset},
+            {c->sides[1].files, w->whole[1].whole_file, w->whole[1].whole_offset}};
+        status = compare_element(c, w, window->bytes, places, p, hasher, error);
     } else if (status == FERRY_OK) {
         status = compare_bytes(p, w->window[0], w->window[1], window->bytes, error);
         fy_hasher_update(hasher, w->window[0], (size_t)window->bytes);
@@ -197,25 +208,32 @@ static ferry_status compare_local_window(local *l, const fy_window *window, ferr
     if (status == FERRY_OK) {
         status = fy_gather_look(gather, window, error);
     }
-    if (status != FERRY_OK || is_itself(l) ||
-        window->bytes > c->buffers.window_bytes) { /* such a one is checked by its checksum */
+    if (status != FERRY_OK || is_itself(l)) {
         return status;
     }
     l->was_compared = true;
-    status          = fy_gather_read(gather, window, l->worker->window[0], error);
-    if (status == FERRY_OK) {
-        status = fy_files_read(c->sides[l->side].files, l->file, offset, l->worker->window[1],
-                               window->bytes, error);
-    }
     snprintf(note, sizeof note, " (of the shard of rank %u)", l->rank);
-    pair p = {.tensor    = t->name,
-              .dtype     = t->dtype,
-              .problem   = &c->sides[l->side].own.problem,
-              .placement = t->dst,
-              .cell      = window->cell,
-              .where = {"the other replicas", c->sides[l->side].checkpoint->files[l->file].path},
-              .first_byte = fy_bytes(window->first, t->dtype.element_bits),
-              .note       = note};
+    pair      p     = {.tensor    = t->name,
+                       .dtype     = t->dtype,
+                       .problem   = &c->sides[l->side].own.problem,
+                       .placement = t->dst,
+                       .cell      = window->cell,
+                       .where = {"the other replicas", c->sides[l->side].checkpoint->files[l->file].path},
+                       .first_byte = fy_bytes(window->first, t->dtype.element_bits),
+                       .note       = note};
+    fy_files *files = c->sides[l->side].files;
+    if (window->bytes > c->buffers.window_bytes) {
+        status                  = fy_gather_locate(gather, window, error);
+        const stretch places[2] = {{files, gather->whole_file, gather->whole_offset},
+                                   {files, l->file, offset}};
+        return status == FERRY_OK
+                   ? compare_element(c, l->worker, window->bytes, places, &p, NULL, error)
+                   : status;
+    }
+    status = fy_gather_read(gather, window, l->worker->window[0], error);
+    if (status == FERRY_OK) {
+        status = fy_files_read(files, l->file, offset, l->worker->window[1], window->bytes, error);
+    }
     return status == FERRY_OK
                ? compare_bytes(&p, l->worker->window[0], l->worker->window[1], window->bytes, error)
                : status;

@@ -16,8 +16,8 @@ typedef struct fy_buffers {
 
 fy_buffers fy_share_memory(uint64_t cap_bytes, uint32_t n_threads);
 
-/* FERRY_ERR_MISUSE of a cap that is too small; 0 is the default. */
-ferry_status fy_check_cap(uint64_t cap_bytes, ferry_error *error);
+/* FERRY_ERR_MISUSE of a cap that is too small, or of too many threads; 0 is the default. */
+ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_error *error);
 
 /* A file of the result. Its tensors are tagged with their numbers in the job. */
 typedef struct fy_out_file {

@@ -41,8 +41,13 @@ fy_buffers fy_share_memory(uint64_t cap_bytes, uint32_t n_threads)
     return b;
 }
 
-ferry_status fy_check_cap(uint64_t cap_bytes, ferry_error *error)
+ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_error *error)
 {
+    if (n_threads > MOST_THREADS) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%u threads are more than the most, which is %d; 0 takes one for each core",
+                       n_threads, MOST_THREADS);
+    }
     if (cap_bytes == 0 || cap_bytes >= LEAST_CAP_BYTES) {
         return FERRY_OK;
     }
@@ -156,7 +161,7 @@ static ferry_status check_options(const ferry_conversion_options *o, ferry_error
                        "tensors can be cast to f32, f16, bf16, f8e4m3 and f8e5m2, not to kind %u",
                        o->cast);
     }
-    return fy_check_cap(o->memory_cap_bytes, error);
+    return fy_check_buffers(o->memory_cap_bytes, o->n_threads, error);
 }
 
 static ferry_status keep_options(ferry_conversion *c, const char *to,

@@ -68,13 +68,11 @@ def require_failure(ferry, folder, arguments, words):
 
 
 def check_source(ferry, folder, source, words):
-    """Every command that reads a checkpoint refuses it. inspect need not look at the data."""
-    good = folder / "good"
-    good.mkdir()
-    (good / SINGLE).write_bytes(simple("a"))
+    """Every command that reads a checkpoint refuses it; verify with itself, as another one may just
+    differ. inspect need not look at the data."""
     require_failure(ferry, folder, ["reshard", source, "--to", "hf", "--out", folder / "dst"],
                     words)
-    require_failure(ferry, folder, ["verify", good, source], words)
+    require_failure(ferry, folder, ["verify", source, source], words)
 
 
 def table(ferry):

@@ -19,7 +19,7 @@ from pathlib import Path
 import fault_scene
 import store
 from fault_scene import SLOW, Mount, digest_tree, end, partial_bytes, wait_until
-from runner import Ferry, Skip, must, require_sentence, scratch
+from runner import Ferry, Skip, must, require_sentence, require_status, scratch
 from store import Tensor
 
 # ---- space ---------------------------------------------------------------------------------------
@@ -328,6 +328,30 @@ def bounded_memory(place, folder, rng):
     place.ferry.require_equal(folder / "back", source)
 
 
+def huge_replicas(place, folder, rng):
+    """Of an element larger than a window every replica is compared, with no checksum to help."""
+    source, out = folder / "one", folder / "two"
+    source.mkdir()
+    data = rng.randbytes(3000000)
+    header = json.dumps({"blob": {"dtype": "BLOB", "shape": [60],
+                                  "data_offsets": [0, len(data)]}}).encode()
+    header += b" " * (-len(header) % 8)
+    (source / store.SINGLE).write_bytes(len(header).to_bytes(8, "little") + header + data)
+    layout = folder / "layout.json"
+    layout.write_text(json.dumps({"mesh": [["tp", 3]], "rules": [{"match": "*"}]}))
+    place.ferry.reshard(source, layout, out)
+    for path in sorted(out.glob("*.safetensors")):
+        path.write_bytes(path.read_bytes().replace(b"ferry.xxh3.blob", b"other.name.blob"))
+    place.ferry.require_equal(source, out)
+    path = out / store.rank_name(rng.randrange(1, 3))
+    data = bytearray(path.read_bytes())
+    data[-1 - rng.randrange(2900000)] ^= 4
+    path.write_bytes(data)
+    # Windows of 16 KiB: less than an element.
+    done = place.ferry.verify(source, out, "--memory-cap", "1M", "--threads", "8")
+    require_status(done, 1, ["blob", "differs", path.name])
+
+
 def stdout_closed(place, folder, rng):
     """Nobody reads what is printed: the result is whole all the same, or nothing is there."""
     reader, writer = os.pipe()
@@ -383,7 +407,7 @@ def without_rights(place, folder, rng):
 
 CASES = [disk_full, dst_appears, two_at_once, many_at_once, source_spoiled, source_overwritten]
 ONCE = [read_only_parent, dst_exists, dst_cannot_be, dst_slash, leftover_is_a_link,
-        source_is_no_file, source_of_links, few_descriptors, stdout_closed, other_file_system,
+        source_is_no_file, source_of_links, few_descriptors, huge_replicas, stdout_closed, other_file_system,
         without_rights, bounded_memory]
 
 if __name__ == "__main__":

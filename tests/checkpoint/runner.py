@@ -37,6 +37,7 @@ class Done:
     """A call that has ended."""
 
     def __init__(self, command, done):
+        self.words = command
         self.command = " ".join(map(shlex.quote, command))
         self.code = done.returncode
         self.out = done.stdout.decode("utf-8", errors="replace")
@@ -47,8 +48,13 @@ class Done:
 
 
 def require_sentence(done, *words):
-    """It failed as it should: exit status 1, one line on stderr, which has all of the words."""
-    must(done.code == 1, "%s\nmust be exit status 1" % done)
+    """It failed as it should: exit status 1 (of verify 2, where 1 says that two differ), one line on
+    stderr, which has all of the words."""
+    require_status(done, 2 if done.words[1] == "verify" else 1, words)
+
+
+def require_status(done, code, words):
+    must(done.code == code, "%s\nmust be exit status %d" % (done, code))
     must(done.error.count("\n") == 1 and done.error.endswith("\n") and len(done.error) > 12,
          "%s\nmust be one line" % done)
     for word in words:
@@ -100,7 +106,7 @@ class Ferry:
 
     def require_different(self, a, b, *words):
         done = self.verify(a, b)
-        require_sentence(done, *words)
+        require_status(done, 1, words)
         return done.error
 
     def inspect(self, path):

@@ -17,6 +17,9 @@ typedef int (*apply_option_fn)(int option, void *request);
 int parse_options(const char *name, int argc, char **argv, const struct option *options,
                   apply_option_fn apply, void *request);
 
+/* After getopt_long has returned ':' or '?': names the option that is wrong. */
+int fail_option(const char *name, int option, char **argv);
+
 /* A number from 1 to most. */
 int parse_count(const char *name, const char *option, const char *text, uint32_t most,
                 uint32_t *value_out);
@@ -27,6 +30,7 @@ int parse_size(const char *name, const char *option, const char *text, uint64_t 
 /* A size of at least one MiB, as buffers of files need. */
 int parse_cap(const char *name, const char *option, const char *text, uint64_t *bytes_out);
 
-enum { MOST_THREADS = 4096 };
+/* Of one that reads and writes files, and of a copy service: what the library takes. */
+enum { MOST_FILE_THREADS = 128, MOST_COPY_THREADS = 1024 };
 
 #endif

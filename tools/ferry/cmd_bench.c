@@ -1,4 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "arguments.h"
 #include "bench.h"
 #include "commands.h"
 #include "json_text.h"
@@ -160,7 +161,7 @@ static const struct benchmark {
 };
 enum { N_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
 
-static bool parse_size(const char *text, uint64_t *bytes_out, const char **end_out)
+static bool read_size(const char *text, uint64_t *bytes_out, const char **end_out)
 {
     static const char units[] = "KMG";
     char             *end;
@@ -178,7 +179,7 @@ static int parse_sizes(const char *text, bench_request *r)
 {
     const char *end;
     r->sizes_text = text;
-    if (!parse_size(text, &r->least, &end) || *end != ':' || !parse_size(end + 1, &r->most, &end) ||
+    if (!read_size(text, &r->least, &end) || *end != ':' || !read_size(end + 1, &r->most, &end) ||
         *end != '\0' || r->least > r->most) {
         return fail_usage("bench", "--sizes takes two sizes, such as 64:4K or 1M:64M, not \"%s\"",
                           text);
@@ -247,17 +248,14 @@ static int apply_option(int option, bench_request *r)
     }
 }
 
-static int parse_options(int argc, char **argv, bench_request *r)
+static int parse(int argc, char **argv, bench_request *r)
 {
     int option;
     optind = 1;
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":c", long_options, NULL)) != -1) {
-        if (option == ':') {
-            return fail_usage("bench", "%s needs a value", argv[optind - 1]);
-        }
-        if (option == '?') {
-            return fail_usage("bench", "%s is not understood", argv[optind - 1]);
+        if (option == ':' || option == '?') {
+            return fail_option("bench", option, argv);
         }
         int status = apply_option(option, r);
         if (status != EXIT_DONE) {
@@ -359,7 +357,7 @@ static int run(int argc, char **argv)
     bench_request r = {
         .seconds = 0.1,
         .mixed   = {.command = "bench", .dtype = FERRY_BF16, .op = MIXED_ALL, .mode = MIXED_ALL}};
-    int status = parse_options(argc, argv, &r);
+    int status = parse(argc, argv, &r);
     if (status != EXIT_DONE) {
         return status;
     }

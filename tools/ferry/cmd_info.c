@@ -1,4 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "arguments.h"
 #include "commands.h"
 #include "json_text.h"
 #include "machine_text.h"
@@ -165,13 +166,13 @@ static int run(int argc, char **argv)
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
         if (option == '?' || option == ':') {
-            return fail_usage("info", "%s is not understood", argv[optind - 1]);
+            return fail_option("info", option, argv);
         }
         json    = json || option == 'j';
         measure = measure && option != 'n';
     }
     if (optind < argc) {
-        return fail_usage("info", "\"%s\" is not understood", argv[optind]);
+        return fail_usage("info", "takes no arguments, such as \"%s\"", argv[optind]);
     }
     ferry_status status = ferry_machine_probe(measure ? MEASURE_SECONDS : 0, &machine, &error);
     if (status == FERRY_OK) {

@@ -35,8 +35,9 @@ static const char help[] =
     "  also in what is printed. On a terminal stderr shows the progress meanwhile.\n"
     "\n"
     "Exit status:\n"
-    "  0 they are equal, 1 they differ or cannot be read (one sentence on stderr), 2 wrong usage;\n"
-    "  128 and the number of a signal that ended it, as a shell counts\n"
+    "  As of cmp and diff: 0 they are equal, 1 they differ, 2 trouble, such as one that cannot be\n"
+    "  read, a checksum that does not fit, or wrong usage; one sentence on stderr says what. 128\n"
+    "  and the number of a signal that ended it, as a shell counts\n"
     "\n"
     "Examples:\n"
     "  ferry verify llama llama-tp4\n"
@@ -69,7 +70,7 @@ static int apply_option(int option, void *request)
     case OPT_MEMORY_CAP:
         return parse_cap("verify", "--memory-cap", optarg, &v->options.memory_cap_bytes);
     case OPT_THREADS:
-        return parse_count("verify", "--threads", optarg, MOST_THREADS, &v->options.n_threads);
+        return parse_count("verify", "--threads", optarg, MOST_FILE_THREADS, &v->options.n_threads);
     case OPT_JSON:
         v->json = true;
         return EXIT_DONE;
@@ -174,6 +175,7 @@ static int run(int argc, char **argv)
     verify_run        v = {.options = FERRY_COMPARE_OPTIONS_INIT};
     ferry_error       error;
     ferry_checkpoint *a = NULL, *b = NULL;
+    ferry_status      found;
     int               status = parse_options("verify", argc, argv, long_options, apply_option, &v);
     if (status != EXIT_DONE) {
         return status;
@@ -186,17 +188,24 @@ static int run(int argc, char **argv)
     }
     v.path[0] = argv[optind];
     v.path[1] = argv[optind + 1];
-    if (ferry_checkpoint_open(v.path[0], &a, &error) != FERRY_OK ||
-        ferry_checkpoint_open(v.path[1], &b, &error) != FERRY_OK ||
-        compare(&v, a, b, &error) != FERRY_OK) {
-        status = fail("verify", error.message);
+    found     = ferry_checkpoint_open(v.path[0], &a, &error);
+    if (found == FERRY_OK) {
+        found = ferry_checkpoint_open(v.path[1], &b, &error);
+    }
+    if (found == FERRY_OK) {
+        found = compare(&v, a, b, &error);
+    }
+    if (found != FERRY_OK) {
+        fail("verify", error.message);
+        status = found == FERRY_ERR_DIFFERENT ? EXIT_DIFFERENT : EXIT_TROUBLE;
     }
     ferry_checkpoint_destroy(a);
     ferry_checkpoint_destroy(b);
     return status;
 }
 
-const command command_verify = {.name    = "verify",
-                                .summary = "do two checkpoints hold the same tensors",
-                                .help    = help,
-                                .run     = run};
+const command command_verify = {.name     = "verify",
+                                .summary  = "do two checkpoints hold the same tensors",
+                                .help     = help,
+                                .compares = true,
+                                .run      = run};

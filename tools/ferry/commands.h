@@ -2,8 +2,12 @@
 #ifndef FERRY_TOOL_COMMANDS_H
 #define FERRY_TOOL_COMMANDS_H
 
+#include <stdbool.h>
+
 /* The exit status of every command: done, the work failed (one sentence on stderr), wrong usage. */
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+/* Of a command that compares, as of cmp and diff. */
+enum { EXIT_DIFFERENT = 1, EXIT_TROUBLE = 2 };
 
 /* One subcommand. The help text is also the body of its man page. */
 typedef struct command {
@@ -14,6 +18,7 @@ typedef struct command {
     int (*run)(int argc, char **argv); /* argv[0] is the command's name */
     /* How many of the arguments are its own; the rest is a program's (optional: all). */
     int (*n_own)(int argc, char **argv);
+    bool compares; /* its statuses are those of cmp and diff */
 } command;
 
 extern const command command_plan;

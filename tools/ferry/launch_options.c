@@ -2,6 +2,7 @@
 /* The arguments of `ferry launch`. */
 #include "launch.h"
 
+#include "arguments.h"
 #include "commands.h"
 
 #include <ferry/ferry.h>
@@ -50,7 +51,7 @@ int launch_own_arguments(int argc, char **argv)
     return optind;
 }
 
-static int parse_count(const char *option, const char *text, uint32_t least, uint32_t *value_out)
+static int read_count(const char *option, const char *text, uint32_t least, uint32_t *value_out)
 {
     char *end;
     errno                    = 0;
@@ -122,7 +123,7 @@ static int apply_option(int option, launch_request *r)
 {
     switch (option) {
     case 'n':
-        return parse_count("-n", optarg, 1, &r->n_ranks);
+        return read_count("-n", optarg, 1, &r->n_ranks);
     case OPT_NODES:
         return set_variable("--nodes", "FERRY_NODES", optarg);
     case OPT_TRANSPORT:
@@ -132,9 +133,9 @@ static int apply_option(int option, launch_request *r)
     case OPT_JOIN_LIMIT:
         return set_variable("--join-limit", "FERRY_JOIN_LIMIT", optarg);
     case OPT_WORLD:
-        return parse_count("--world", optarg, 1, &r->n_world);
+        return read_count("--world", optarg, 1, &r->n_world);
     case OPT_FIRST_RANK:
-        return parse_count("--first-rank", optarg, 0, &r->first_rank);
+        return read_count("--first-rank", optarg, 0, &r->first_rank);
     case OPT_MASTER:
         return parse_master(optarg, r);
     case OPT_TAG:
@@ -181,14 +182,8 @@ int launch_parse_arguments(int argc, char **argv, launch_request *request_out)
     optind = 1;
     opterr = 0;
     while ((option = getopt_long(argc, argv, short_options, long_options, NULL)) != -1) {
-        if (option == ':') {
-            return fail_usage("launch", "%s needs a value", argv[optind - 1]);
-        }
-        if (option == '?' && optopt != 0 && optopt < 128) {
-            return fail_usage("launch", "-%c is not understood", optopt);
-        }
-        if (option == '?') {
-            return fail_usage("launch", "%s is not understood", argv[optind - 1]);
+        if (option == ':' || option == '?') {
+            return fail_option("launch", option, argv);
         }
         has_first_rank = has_first_rank || option == OPT_FIRST_RANK;
         int status     = apply_option(option, &r);

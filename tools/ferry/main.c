@@ -18,10 +18,12 @@ static const char overview[] =
     "Carries the weights of a sharded model from one parallel layout to another.\n"
     "\n"
     "Options:\n"
-    "  --help       this text; every command has its own\n"
+    "  --help       this text; every command has its own: ferry COMMAND --help, or\n"
+    "               ferry help COMMAND\n"
     "  --version    the version\n"
     "\n"
-    "Exit status: 0 done, 1 the work failed (one sentence on stderr), 2 wrong usage.\n";
+    "Exit status: 0 done, 1 the work failed (one sentence on stderr), 2 wrong usage; of verify\n"
+    "0 equal, 1 they differ, 2 trouble.\n";
 
 static void print_overview(FILE *stream)
 {
@@ -84,6 +86,12 @@ void print_man_page(const char *name, const char *summary, const char *help, con
     printf(".fi\n");
 }
 
+static int fail_command(const command *c, const char *sentence)
+{
+    fail(c->name, sentence);
+    return c->compares ? EXIT_TROUBLE : EXIT_FAILED;
+}
+
 static int run_command(const command *c, int argc, char **argv)
 {
     int n_own = c->n_own == NULL ? argc : c->n_own(argc, argv);
@@ -100,7 +108,7 @@ static int run_command(const command *c, int argc, char **argv)
     }
     ferry_error error;
     if (ferry_config_check(&error) != FERRY_OK) {
-        return fail(c->name, error.message);
+        return fail_command(c, error.message);
     }
     return c->run(argc, argv);
 }
@@ -110,6 +118,12 @@ int main(int argc, char **argv)
     if (argc < 2) {
         print_overview(stderr);
         return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "help") == 0 && argc > 2) { /* ferry help plan: ferry plan --help */
+        static char option[] = "--help";
+        argv[1]              = argv[2];
+        argv[2]              = option;
+        argc                 = 3;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
@@ -129,11 +143,11 @@ int main(int argc, char **argv)
             int status = run_command(commands[i], argc - 1, argv + 1);
             /* A full disk or a closed pipe must not pass for success. */
             if (fflush(stdout) != 0 && status == EXIT_DONE) {
-                return fail(argv[1], "the output could not be written");
+                return fail_command(commands[i], "the output could not be written");
             }
             return status;
         }
     }
-    fprintf(stderr, "ferry: \"%s\" is no command; see `ferry --help`\n", argv[1]);
+    fprintf(stderr, "ferry: unknown command \"%s\"; see `ferry --help`\n", argv[1]);
     return EXIT_USAGE;
 }

@@ -2,6 +2,7 @@
 /* The arguments of `ferry plan`. */
 #include "plan.h"
 
+#include "arguments.h"
 #include "commands.h"
 
 #include <errno.h>
@@ -277,11 +278,8 @@ static int parse(int argc, char **argv, plan_request *r)
     optind = 1;
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
-        if (option == ':') {
-            return fail_usage("plan", "%s needs a value", argv[optind - 1]);
-        }
-        if (option == '?') {
-            return fail_usage("plan", "%s is not understood", argv[optind - 1]);
+        if (option == ':' || option == '?') {
+            return fail_option("plan", option, argv);
         }
         int status = apply_option(option, r);
         if (status != EXIT_DONE) {

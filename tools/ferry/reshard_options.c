@@ -56,7 +56,8 @@ static int apply_number_option(int option, reshard_request *r)
     case OPT_MEMORY_CAP:
         return parse_cap("reshard", "--memory-cap", optarg, &r->options.memory_cap_bytes);
     case OPT_THREADS:
-        return parse_count("reshard", "--threads", optarg, MOST_THREADS, &r->options.n_threads);
+        return parse_count("reshard", "--threads", optarg, MOST_FILE_THREADS,
+                           &r->options.n_threads);
     case OPT_PART_BYTES:
         return parse_size("reshard", "--part-bytes", optarg, &r->options.part_bytes);
     default:

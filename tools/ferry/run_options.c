@@ -148,7 +148,7 @@ static int apply_service_option(int option, run_request *r)
     case OPT_SLOT_BYTES:
         return parse_size("run", "--slot-bytes", optarg, &r->service.slot_bytes);
     case OPT_THREADS:
-        return parse_count("run", "--threads", optarg, MOST_THREADS, &r->service.n_threads);
+        return parse_count("run", "--threads", optarg, MOST_COPY_THREADS, &r->service.n_threads);
     case OPT_TRANSPORT:
         r->service.engines = optarg;
         return EXIT_DONE;
