@@ -9,7 +9,7 @@ add_custom_target(plugins)
 
 # ferry_plugin(NAME LIBRARY SOURCE...) makes libferry_NAME.so beside the library.
 function(ferry_plugin name library)
-    add_library(ferry_${name} MODULE ${ARGN} src/base/status.c src/base/alloc.c)
+    add_library(ferry_${name} MODULE ${ARGN} src/base/status.c src/base/print.c src/base/alloc.c)
     target_include_directories(ferry_${name} PRIVATE include src)
     target_link_libraries(ferry_${name} PRIVATE ${library} Threads::Threads)
     set_target_properties(ferry_${name} PROPERTIES PREFIX lib

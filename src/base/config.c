@@ -2,6 +2,7 @@
 #include "base/config.h"
 
 #include "base/cpu.h"
+#include "base/print.h"
 #include "base/status.h"
 
 #include <ferry/log.h>
@@ -50,7 +51,7 @@ static ferry_status parse_text(const char *text, int *value_out, ferry_error *er
 static bool read_seconds(const char *text, double *seconds_out)
 {
     char  *end;
-    double seconds = strtod(text, &end);
+    double seconds = fy_read_double(text, &end);
     /* strtod also takes spaces, signs, "inf" and hexadecimal. */
     bool plain = text[strspn(text, "0123456789.eE+-")] == '\0' && text[0] != '+' && text[0] != '-';
     if (!plain || end == text || *end != '\0' || !(seconds > 0) || seconds > 366.0 * 86400) {
@@ -145,7 +146,8 @@ static const struct variable {
      "engine that carries bytes, with wrappers: shm, ucx, strict:shm (default: "
      "the best for each pair of ranks)",
      parse_text},
-    {"FERRY_TUNE_FILE", "saved table of `ferry tune` for autotune of mixed collectives", parse_text},
+    {"FERRY_TUNE_FILE", "saved table of `ferry tune` for autotune of mixed collectives",
+     parse_text},
     {"FERRY_UCX_MODE", "how ucx puts: am (active messages), rma, or auto (default: auto)",
      parse_ucx_mode},
 };

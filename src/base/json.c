@@ -2,6 +2,7 @@
 #include "base/json.h"
 
 #include "base/alloc.h"
+#include "base/print.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ ferry_status fy_json_fail(const fy_json_place *place, ferry_error *error, const 
     va_list arguments;
     fy_json_place_format(place, where, sizeof where);
     va_start(arguments, format);
-    vsnprintf(what, sizeof what, format, arguments);
+    fy_vprint(what, sizeof what, format, arguments);
     va_end(arguments);
     return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s %s", where, what);
 }

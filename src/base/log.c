@@ -2,6 +2,7 @@
 #include "base/log.h"
 
 #include "base/config.h"
+#include "base/print.h"
 #include "base/status.h"
 
 #include <pthread.h>
@@ -79,7 +80,7 @@ void fy_log(ferry_log_level level, const char *format, ...)
     char    text[1024];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    fy_vprint(text, sizeof text, format, arguments);
     va_end(arguments);
 
     pthread_mutex_lock(&lock);

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/print.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -348,9 +349,9 @@ ferry_status fy_room_look(const char *proc, uint64_t address_space_bytes, fy_roo
 static const char *size_text(uint64_t bytes, char text[32])
 {
     if (bytes >= (uint64_t)1 << 30) {
-        snprintf(text, 32, "%.1f GiB", (double)bytes / (double)((uint64_t)1 << 30));
+        fy_print(text, 32, "%.1f GiB", (double)bytes / (double)((uint64_t)1 << 30));
     } else {
-        snprintf(text, 32, "%.1f MiB", (double)bytes / (double)((uint64_t)1 << 20));
+        fy_print(text, 32, "%.1f MiB", (double)bytes / (double)((uint64_t)1 << 20));
     }
     return text;
 }

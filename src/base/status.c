@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "base/status.h"
 
+#include "base/print.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +45,7 @@ ferry_status fy_fail(ferry_error *error, ferry_status status, const char *format
     if (error != NULL) {
         va_list arguments;
         va_start(arguments, format);
-        int length = vsnprintf(error->message, sizeof error->message, format, arguments);
+        int length = fy_vprint(error->message, sizeof error->message, format, arguments);
         va_end(arguments);
         if (length >= (int)sizeof error->message) {
             memcpy(error->message + sizeof error->message - 4, "...", 4);

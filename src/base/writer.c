@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "base/writer.h"
 
+#include "base/print.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +58,8 @@ void fy_write_double(fy_writer *writer, double value)
 {
     char text[40];
     for (int precision = 15; precision <= 17; precision++) {
-        snprintf(text, sizeof text, "%.*g", precision, value);
-        if (strtod(text, NULL) == value) {
+        fy_print(text, sizeof text, "%.*g", precision, value);
+        if (fy_read_double(text, NULL) == value) {
             break;
         }
     }

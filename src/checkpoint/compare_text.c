@@ -2,6 +2,8 @@
 /* How a difference is said. */
 #include "checkpoint/compare.h"
 
+#include "base/print.h"
+
 #include "pack/cast.h"
 
 #include <inttypes.h>
@@ -78,7 +80,7 @@ void fy_format_value(ferry_dtype dtype, const char *element, bool high_half, uin
     case FERRY_BF16:
     case FERRY_F8E4M3:
     case FERRY_F8E5M2:
-        snprintf(text, text_bytes, "%.*g (0x%0*" PRIx64 ")", dtype.kind == FERRY_F64 ? 17 : 9,
+        fy_print(text, text_bytes, "%.*g (0x%0*" PRIx64 ")", dtype.kind == FERRY_F64 ? 17 : 9,
                  float_value(dtype.kind, element), (int)(2 * n), bits);
         return;
     case FERRY_I64:
@@ -98,7 +100,7 @@ void fy_format_value(ferry_dtype dtype, const char *element, bool high_half, uin
         snprintf(text, text_bytes, "0x%" PRIx64, (high_half ? bits >> 4 : bits) & 15);
         return;
     case FERRY_C64:
-        snprintf(text, text_bytes, "%.9g%+.9gi (0x%016" PRIx64 ")", float_value(FERRY_F32, element),
+        fy_print(text, text_bytes, "%.9g%+.9gi (0x%016" PRIx64 ")", float_value(FERRY_F32, element),
                  float_value(FERRY_F32, element + 4), bits);
         return;
     default:

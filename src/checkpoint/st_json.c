@@ -2,6 +2,7 @@
 #include "checkpoint/st_json.h"
 
 #include "base/alloc.h"
+#include "base/print.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +28,7 @@ ferry_status fy_st_fail(const fy_st_cursor *cursor, size_t at, const char *forma
     char    where[240] = "";
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(what, sizeof what, format, arguments);
+    fy_vprint(what, sizeof what, format, arguments);
     va_end(arguments);
     if (cursor->subject != NULL) {
         snprintf(where, sizeof where, "\"%.200s\"%s%s ", cursor->subject,

@@ -6,6 +6,8 @@
  */
 #include "collective/comm.h"
 
+#include "base/print.h"
+
 #include "world/bell.h"
 #include "world/world.h"
 
@@ -133,7 +135,7 @@ void fy_comm_break(ferry_mixed_comm *comm, ferry_status status, const char *form
     pthread_mutex_lock(&comm->network);
     if (atomic_load(&comm->broken) == FERRY_OK) {
         va_start(arguments, format);
-        vsnprintf(comm->reason.message, sizeof comm->reason.message, format, arguments);
+        fy_vprint(comm->reason.message, sizeof comm->reason.message, format, arguments);
         va_end(arguments);
         if (comm->control != NULL && !fy_failed(comm->world->failure)) {
             /* This rank's own number among its contacts is free to hold what is sent. */

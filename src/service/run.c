@@ -3,6 +3,8 @@
  * its own: whatever can be done next is done. */
 #include "service/exec.h"
 
+#include "base/print.h"
+
 #include "transport/word.h"
 
 #include <stdarg.h>
@@ -32,7 +34,7 @@ void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, 
     }
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(exec->why.message, sizeof exec->why.message, format, arguments);
+    fy_vprint(exec->why.message, sizeof exec->why.message, format, arguments);
     va_end(arguments);
     exec->status  = status;
     exec->culprit = culprit;

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "transport/word.h"
 
+#include "base/print.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -83,7 +85,7 @@ static ferry_status too_late(const expectation *wait, const ferry_region *region
     if (limit_ns == 0) {
         snprintf(time, sizeof time, "yet");
     } else {
-        snprintf(time, sizeof time, "for %g s", (double)limit_ns / 1e9);
+        fy_print(time, sizeof time, "for %g s", (double)limit_ns / 1e9);
     }
     return fy_fail(error, FERRY_ERR_TIMEOUT,
                    "%s has %sraised signal %llu of region %llu to %s %llu (it is %llu) %s", who,

@@ -2,6 +2,7 @@
 #include "verify/move.h"
 
 #include "base/checked.h"
+#include "base/print.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,7 @@ ferry_status fy_proof_move_fail(const fy_proof_spec *spec, const fy_proof_move *
     char                   slice[200];
     va_list                arguments;
     va_start(arguments, format);
-    vsnprintf(what, sizeof what, format, arguments);
+    fy_vprint(what, sizeof what, format, arguments);
     va_end(arguments);
     fy_proof_slice_format(slice, sizeof slice, tensor->entry->n_dims, move->dst, move->length);
     return fy_fail(error, FERRY_ERR_PROOF,

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "world/failure.h"
 
+#include "base/print.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +25,7 @@ bool fy_failure_set_v(fy_failure *failure, ferry_status status, uint32_t rank, c
         }
         return false;
     }
-    int length = vsnprintf(failure->sentence, sizeof failure->sentence, format, arguments);
+    int length = fy_vprint(failure->sentence, sizeof failure->sentence, format, arguments);
     if (length >= (int)sizeof failure->sentence) {
         memcpy(failure->sentence + sizeof failure->sentence - 4, "...", 4);
     }

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "transport/ucx/ucx.h"
 
+#include "base/print.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +29,7 @@ void fy_ucx_lose(fy_ucx *engine, uint32_t peer, const char *format, ...)
     }
     va_list arguments;
     va_start(arguments, format);
-    (void)vsnprintf(news->sentence, sizeof news->sentence, format, arguments);
+    (void)fy_vprint(news->sentence, sizeof news->sentence, format, arguments);
     va_end(arguments);
     news->has_loss  = true;
     news->lost      = peer;

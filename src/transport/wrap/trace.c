@@ -6,6 +6,7 @@
 #include "transport/wrap/layer.h"
 
 #include "base/log.h"
+#include "base/print.h"
 #include "world/bell.h"
 
 #include <inttypes.h>
@@ -30,9 +31,9 @@ __attribute__((format(printf, 5, 6))) static void tell(const fy_layer *layer, fe
     int64_t took_ns = fy_now_ns() - begin_ns;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(call, sizeof call, format, arguments);
+    fy_vprint(call, sizeof call, format, arguments);
     va_end(arguments);
-    snprintf(line, sizeof line, "%s rank %u: %s -> %s, %.3f us", layer->name,
+    fy_print(line, sizeof line, "%s rank %u: %s -> %s, %.3f us", layer->name,
              (unsigned)layer->host->rank, call, ferry_status_name(status), (double)took_ns / 1e3);
     layer->host->log(level, line);
 }
