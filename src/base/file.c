@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -163,6 +164,36 @@ static ferry_status fill_and_sync(FILE *stream, const char *path, fy_file_fill_f
     return status;
 }
 
+/*
+ * A new file under a name that nobody has, written to temporary: neither another thread's file nor
+ * a link that somebody left in a shared folder is ever written to.
+ */
+static FILE *create_beside(const char *path, char *temporary, size_t n_bytes, ferry_error *error)
+{
+    enum { MOST_TRIES = 16 };
+    int descriptor = -1;
+    for (int tries = 0; tries < MOST_TRIES && descriptor < 0; tries++) {
+        uint64_t number = 0;
+        if (getrandom(&number, sizeof number, 0) != sizeof number) {
+            break;
+        }
+        snprintf(temporary, n_bytes, "%s.%016llx.tmp", path, (unsigned long long)number);
+        descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (descriptor < 0 && errno != EEXIST) {
+            break;
+        }
+    }
+    FILE *stream = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+    if (stream == NULL) {
+        fail_errno(temporary, "cannot be created", error);
+        if (descriptor >= 0) {
+            close(descriptor);
+            unlink(temporary);
+        }
+    }
+    return stream;
+}
+
 ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *context,
                              ferry_error *error)
 {
@@ -171,11 +202,11 @@ ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *conte
     if (temporary == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
-    snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
+    snprintf(temporary, bytes, "%s", path);
     ferry_status status;
-    FILE        *stream = fopen(temporary, "wbe");
+    FILE        *stream = create_beside(path, temporary, bytes, error);
     if (stream == NULL) {
-        status = fail_errno(temporary, "cannot be created", error);
+        status = FERRY_ERR_IO;
         goto out;
     }
     status = fill_and_sync(stream, temporary, fill, context, error);

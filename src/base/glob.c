@@ -6,47 +6,136 @@
 #include <string.h>
 
 /*
- * Most patterns end in a literal that decides at once: the text must end in what stands behind the
- * last star, or in all of the pattern.
+ * A pattern is pieces between stars. Those in the middle may lie anywhere in order, so each takes
+ * the first place that is left, and nothing is ever tried again: patterns come from files, and no
+ * pattern may take long on any name.
  */
-static bool tail_differs(const char *pattern, size_t pattern_length, const char *text,
-                         size_t text_length)
+
+static bool fits_at(const char *piece, size_t length, const char *text)
 {
-    const char *star   = memrchr(pattern, '*', pattern_length);
-    const char *tail   = star == NULL ? pattern : star + 1;
-    size_t      length = (size_t)(pattern + pattern_length - tail);
-    if (length > text_length) {
+    for (size_t i = 0; i < length; i++) {
+        if (piece[i] != text[i] && piece[i] != '?') {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Where the piece first fits within [from, end) of the text; SIZE_MAX: nowhere. */
+static size_t find_first(const char *piece, size_t length, const char *text, size_t from,
+                         size_t end)
+{
+    for (size_t at = from; at <= end && length <= end - at; at++) {
+        if (fits_at(piece, length, text + at)) {
+            return at;
+        }
+    }
+    return SIZE_MAX;
+}
+
+/* Where it last fits there, as the place behind it. */
+static size_t find_last(const char *piece, size_t length, const char *text, size_t from, size_t end)
+{
+    for (size_t at = end; at >= from && length <= at - from; at--) {
+        if (fits_at(piece, length, text + at - length)) {
+            return at - length;
+        }
+    }
+    return SIZE_MAX;
+}
+
+/* What stands before, or behind, some place of a text: its outer pieces have found their places. */
+typedef struct side {
+    const char *text;
+    const char *edge; /* the piece that ends, or begins, at the place */
+    size_t      edge_length;
+    size_t      limit;  /* the edge lies behind it, or before it */
+    bool        floats; /* a star lies between the edge and the limit; else they touch */
+} side;
+
+/* False where the pattern fits before no place at all. */
+static bool find_before(const char *pattern, size_t pattern_length, const char *text,
+                        size_t text_length, side *s)
+{
+    const char *end  = pattern + pattern_length;
+    const char *star = memchr(pattern, '*', pattern_length);
+    *s               = (side){.text = text, .edge = pattern, .edge_length = pattern_length};
+    if (star == NULL) {
         return true;
     }
-    return memcmp(tail, text + text_length - length, length) != 0 &&
-           memchr(tail, '?', length) == NULL;
+    s->floats = true;
+    s->limit  = (size_t)(star - pattern);
+    if (s->limit > text_length || !fits_at(pattern, s->limit, text)) {
+        return false;
+    }
+    for (;;) {
+        s->edge        = star + 1;
+        star           = memchr(s->edge, '*', (size_t)(end - s->edge));
+        s->edge_length = (size_t)((star == NULL ? end : star) - s->edge);
+        if (star == NULL) {
+            return true;
+        }
+        size_t at = find_first(s->edge, s->edge_length, text, s->limit, text_length);
+        if (at == SIZE_MAX) {
+            return false;
+        }
+        s->limit = at + s->edge_length;
+    }
+}
+
+static bool fits_before(const side *s, size_t place)
+{
+    if (place < s->limit || place - s->limit < s->edge_length ||
+        (!s->floats && place != s->edge_length)) {
+        return false;
+    }
+    return fits_at(s->edge, s->edge_length, s->text + place - s->edge_length);
+}
+
+static bool find_behind(const char *pattern, size_t pattern_length, const char *text,
+                        size_t text_length, side *s)
+{
+    const char *end  = pattern + pattern_length;
+    const char *star = memrchr(pattern, '*', pattern_length);
+    *s = (side){.text = text, .edge = pattern, .edge_length = pattern_length, .limit = text_length};
+    if (star == NULL) {
+        return true;
+    }
+    size_t tail = (size_t)(end - (star + 1));
+    s->floats   = true;
+    if (tail > text_length || !fits_at(star + 1, tail, text + text_length - tail)) {
+        return false;
+    }
+    s->limit = text_length - tail;
+    for (;;) {
+        end            = star;
+        star           = memrchr(pattern, '*', (size_t)(end - pattern));
+        s->edge        = star == NULL ? pattern : star + 1;
+        s->edge_length = (size_t)(end - s->edge);
+        if (star == NULL) {
+            return true;
+        }
+        s->limit = find_last(s->edge, s->edge_length, text, 0, s->limit);
+        if (s->limit == SIZE_MAX) {
+            return false;
+        }
+    }
+}
+
+static bool fits_behind(const side *s, size_t place)
+{
+    if (place > s->limit || s->limit - place < s->edge_length ||
+        (!s->floats && s->limit - place != s->edge_length)) {
+        return false;
+    }
+    return fits_at(s->edge, s->edge_length, s->text + place);
 }
 
 bool fy_glob_match(const char *pattern, size_t pattern_length, const char *text, size_t text_length)
 {
-    if (tail_differs(pattern, pattern_length, text, text_length)) {
-        return false;
-    }
-    size_t p = 0, t = 0;
-    size_t star = SIZE_MAX, resume = 0; /* where to go on when the last star must take more */
-    while (t < text_length) {
-        if (p < pattern_length && pattern[p] == '*') {
-            star   = p++;
-            resume = t;
-        } else if (p < pattern_length && (pattern[p] == '?' || pattern[p] == text[t])) {
-            p++;
-            t++;
-        } else if (star != SIZE_MAX) {
-            p = star + 1;
-            t = ++resume;
-        } else {
-            return false;
-        }
-    }
-    while (p < pattern_length && pattern[p] == '*') {
-        p++;
-    }
-    return p == pattern_length;
+    side before;
+    return find_before(pattern, pattern_length, text, text_length, &before) &&
+           fits_before(&before, text_length);
 }
 
 static bool is_digit(char c)
@@ -66,41 +155,47 @@ static uint64_t parse_digits(const char *digits, size_t length)
     return number;
 }
 
-/* The number that begins at begin, if it and what follows fit; the longest first. */
-static bool match_at(const char *right, size_t right_length, const char *text, size_t text_length,
-                     size_t begin, uint64_t *number_out)
+/*
+ * The last place up to end, and above begin, that what follows the number may begin at; SIZE_MAX:
+ * none. All numbers that begin in one run of digits share it, but for those that begin with 0.
+ */
+static size_t last_end(const side *behind, size_t begin, size_t end)
 {
-    size_t most = 1;
-    while (text[begin] != '0' && begin + most < text_length && is_digit(text[begin + most])) {
-        most++;
+    while (end > begin && !fits_behind(behind, end)) {
+        end--;
     }
-    for (size_t length = most; length > 0; length--) {
-        size_t end = begin + length;
-        if (fy_glob_match(right, right_length, text + end, text_length - end)) {
-            *number_out = parse_digits(text + begin, length);
-            return true;
-        }
-    }
-    return false;
+    return end > begin ? end : SIZE_MAX;
 }
 
 bool fy_glob_match_number(const char *pattern, const char *text, size_t text_length,
                           uint64_t *number_out)
 {
-    const char *hole         = strstr(pattern, "{}");
-    size_t      left_length  = (size_t)(hole - pattern);
-    const char *right        = hole + 2;
-    size_t      right_length = strlen(right);
-    size_t      first = 0, last = text_length;
-    if (memchr(pattern, '*', left_length) == NULL) {
-        first = last = left_length; /* without a star there is one place for the number */
-    }
-    if (first >= text_length || tail_differs(right, right_length, text, text_length)) {
+    const char *hole = strstr(pattern, "{}");
+    side        before, behind;
+    if (!find_before(pattern, (size_t)(hole - pattern), text, text_length, &before) ||
+        !find_behind(hole + 2, strlen(hole + 2), text, text_length, &behind)) {
         return false;
     }
-    for (size_t begin = first; begin <= last && begin < text_length; begin++) {
-        if (is_digit(text[begin]) && fy_glob_match(pattern, left_length, text, begin) &&
-            match_at(right, right_length, text, text_length, begin, number_out)) {
+    size_t run_end = 0, run_last = SIZE_MAX; /* of the digits around begin */
+    for (size_t begin = 0; begin < text_length; begin++) {
+        if (!is_digit(text[begin])) {
+            continue;
+        }
+        if (begin >= run_end) {
+            run_end = begin + 1;
+            while (run_end < text_length && is_digit(text[run_end])) {
+                run_end++;
+            }
+            run_last = last_end(&behind, begin, run_end);
+        }
+        if (!fits_before(&before, begin)) {
+            continue;
+        }
+        size_t end = text[begin] != '0'                ? run_last
+                     : fits_behind(&behind, begin + 1) ? begin + 1
+                                                       : SIZE_MAX;
+        if (end != SIZE_MAX && end > begin) {
+            *number_out = parse_digits(text + begin, end - begin);
             return true;
         }
     }

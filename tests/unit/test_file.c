@@ -6,6 +6,7 @@
 #include "support/check.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -115,6 +116,8 @@ static void test_read_at(void **state)
     check_says("too far", "ends at byte 10", &error);
 }
 
+static char path_of_thread[300];
+
 static ferry_status fill(void *context, void *stream, ferry_error *error)
 {
     (void)error;
@@ -147,6 +150,66 @@ static void test_replace(void **state)
     assert_int_equal(count_entries(), 1);
 }
 
+/* In a shared folder: links under names that were guessed, to a file that is not to be written. */
+static void test_replace_follows_no_link(void **state)
+{
+    (void)state;
+    ferry_error error;
+    char        part[8] = "", name[64], target[200];
+    struct stat about;
+    put("precious", "precious", 8);
+    snprintf(target, sizeof target, "%s", path_of("precious"));
+    snprintf(name, sizeof name, "file.%ld.tmp", (long)getpid());
+    assert_int_equal(symlink(target, path_of(name)), 0);
+    assert_int_equal(symlink(target, path_of("file.tmp")), 0);
+    must(fy_file_replace(path_of("file"), fill, "new", &error), &error);
+    must(fy_file_read_at(target, 0, 8, part, &error), &error);
+    assert_memory_equal(part, "precious", 8);
+    assert_int_equal(lstat(path_of("file"), &about), 0);
+    assert_true(S_ISREG(about.st_mode));
+    assert_int_equal(count_entries(), 4);
+    unlink(path_of(name));
+    unlink(path_of("file.tmp"));
+    unlink(path_of("precious"));
+}
+
+/* Several threads that write one file: one of their texts is there whole, and nothing else. */
+static void *replace_often(void *context)
+{
+    static char texts[4][3000];
+    size_t      number = (size_t)(uintptr_t)context;
+    ferry_error error;
+    memset(texts[number], 'a' + (int)number, sizeof texts[number] - 1);
+    for (int i = 0; i < 50; i++) {
+        if (fy_file_replace(path_of_thread, fill, texts[number], &error) != FERRY_OK) {
+            return "failed";
+        }
+    }
+    return NULL;
+}
+
+static void test_replace_by_threads(void **state)
+{
+    (void)state;
+    pthread_t   threads[4];
+    char        bytes[2999];
+    ferry_error error;
+    snprintf(path_of_thread, sizeof path_of_thread, "%s", path_of("file"));
+    for (size_t t = 0; t < COUNT_OF(threads); t++) {
+        assert_int_equal(pthread_create(&threads[t], NULL, replace_often, (void *)(uintptr_t)t), 0);
+    }
+    for (size_t t = 0; t < COUNT_OF(threads); t++) {
+        void *result = NULL;
+        assert_int_equal(pthread_join(threads[t], &result), 0);
+        assert_null(result);
+    }
+    must(fy_file_read_at(path_of_thread, 0, sizeof bytes, bytes, &error), &error);
+    for (size_t i = 1; i < sizeof bytes; i++) {
+        assert_true(bytes[i] == bytes[0]);
+    }
+    assert_int_equal(count_entries(), 1);
+}
+
 static void test_replace_where_nothing_can_be(void **state)
 {
     (void)state;
@@ -165,6 +228,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_read_what_is_no_file, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_read_at, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_replace_follows_no_link, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_replace_by_threads, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_where_nothing_can_be, make_folder,
                                         remove_folder),
     };

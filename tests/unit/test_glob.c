@@ -193,6 +193,33 @@ static bool naive_number(const char *pattern, const char *text, uint64_t *number
     return false;
 }
 
+/*
+ * As hostile as a spec may be: names of thousands of digits, and stars on both sides of the number.
+ * Trying every number at every place would take hours for these few calls.
+ */
+static void test_many_digits(void **state)
+{
+    (void)state;
+    enum { N_DIGITS = 4000, N_CALLS = 400 };
+    static const struct {
+        const char *pattern;
+        char        fill;
+        bool        fits;
+    } rows[] = {{"*{}*y*x", '1', false},    {"*{}*1*1*y", '1', false},    {"*1*{}*1*x", '1', false},
+                {"*a?*{}*a*b", '1', false}, {"*{}*{", '9', false},        {"*?*{}*?*?", '1', true},
+                {"*0*{}*0*x", '0', false},  {"*1?1*{}?1?*x*", '1', false}};
+    static char text[N_DIGITS + 1];
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        memset(text, rows[i].fill, N_DIGITS);
+        for (int call = 0; call < N_CALLS; call++) {
+            uint64_t number = 4711;
+            bool     fits   = fy_glob_match_number(rows[i].pattern, text, N_DIGITS, &number);
+            check_at(fits == rows[i].fits, "row %zu: \"%s\"", i, rows[i].pattern);
+            check_at(number == (fits ? UINT64_MAX : 4711), "row %zu", i);
+        }
+    }
+}
+
 static void test_random_numbers(void **state)
 {
     (void)state;
@@ -233,8 +260,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),           cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_random_patterns), cmocka_unit_test(test_backtracking),
-        cmocka_unit_test(test_number_table),    cmocka_unit_test(test_random_numbers),
-        cmocka_unit_test(test_count_numbers),
+        cmocka_unit_test(test_number_table),    cmocka_unit_test(test_many_digits),
+        cmocka_unit_test(test_random_numbers),  cmocka_unit_test(test_count_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
