@@ -448,6 +448,7 @@ static fy_hash128 schedule_digest(const session *s, const ferry_scheduled_batche
     return digest;
 }
 
+/* summaries may be NULL: then they are not exchanged either. */
 static bool build(session *s, ferry_scheduled_batches **batches, ferry_summaries **summaries,
                   ferry_local_schedule **schedule)
 {
@@ -460,7 +461,7 @@ static bool build(session *s, ferry_scheduled_batches **batches, ferry_summaries
         fail_here(s,
                   ferry_assign_iterations(*batches, s->rule, s->duplex, &n_iterations, &s->error));
     }
-    if (!exchange_summaries(s, *batches, summaries)) {
+    if (summaries != NULL && !exchange_summaries(s, *batches, summaries)) {
         return false;
     }
     if (s->status == FERRY_OK) {
@@ -501,6 +502,22 @@ ferry_status ferry_build_schedule(const ferry_workloads *workloads, uint32_t my_
     }
     ferry_scheduled_batches_destroy(batches);
     ferry_summaries_destroy(summaries);
+    ferry_local_schedule_destroy(schedule);
+    return finish(&s, error);
+}
+
+ferry_status fy_build_order(const ferry_workloads *workloads, const ferry_exchange *exchange,
+                            ferry_local_schedule **schedule_out, ferry_error *error)
+{
+    session                  s;
+    ferry_scheduled_batches *batches  = NULL;
+    ferry_local_schedule    *schedule = NULL;
+    begin_session(&s, workloads, exchange->rank, exchange->n_ranks, exchange, true);
+    if (build(&s, &batches, NULL, &schedule)) {
+        *schedule_out = schedule;
+        schedule      = NULL;
+    }
+    ferry_scheduled_batches_destroy(batches);
     ferry_local_schedule_destroy(schedule);
     return finish(&s, error);
 }

@@ -6,6 +6,7 @@
 #include "service/service.h"
 
 #include <ferry/schedule.h>
+#include <ferry/scheduler.h>
 
 #include <stdatomic.h>
 
@@ -295,6 +296,14 @@ void fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const
 
 /* order.c */
 ferry_exchange fy_exchange_of(ferry_world *world);
+
+/*
+ * ferry_build_schedule without summaries: what a service needs is the order of its own batches, and
+ * what each of its tasks is was told to the peer that gets it. Everybody learns of every batch, for
+ * the rounds are everybody's, but of no task.
+ */
+ferry_status fy_build_order(const ferry_workloads *workloads, const ferry_exchange *exchange,
+                            ferry_local_schedule **schedule_out, ferry_error *error);
 /*
  * Collective. This rank's part of the schedule of the bound plan, into exec->rounds. A batch takes
  * at least the plan's largest element, however small slots are.

@@ -259,7 +259,6 @@ static ferry_status schedule_workloads(ferry_service *service, ferry_error *erro
     ferry_world          *world     = service->world;
     ferry_workloads      *workloads = NULL;
     ferry_local_schedule *schedule  = NULL;
-    ferry_summaries      *summaries = NULL;
     ferry_exchange        exchange  = fy_exchange_of(world);
     ferry_error           why       = {.message = ""};
     ferry_status status = ferry_workloads_create(world->rank, world->n_ranks, &workloads, &why);
@@ -268,14 +267,12 @@ static ferry_status schedule_workloads(ferry_service *service, ferry_error *erro
     }
     status = fy_agree(world, status, &why);
     if (status == FERRY_OK) {
-        status = ferry_build_schedule(workloads, world->rank, world->n_ranks, NULL, &exchange,
-                                      &schedule, &summaries, &why);
+        status = fy_build_order(workloads, &exchange, &schedule, &why);
     }
     if (status == FERRY_OK) {
         status = cut_iterations(service, workloads, schedule, &why);
     }
     ferry_local_schedule_destroy(schedule);
-    ferry_summaries_destroy(summaries);
     ferry_workloads_destroy(workloads);
     return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
 }
