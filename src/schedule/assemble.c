@@ -90,25 +90,29 @@ static ferry_status sort_batches(ferry_schedule *s, const fy_deal *deal, ferry_e
     return status;
 }
 
-static ferry_status sort_segments(ferry_schedule *s, const fy_deal *deal, ferry_error *error)
+/*
+ * Batches were dealt one after the other, and so were their segments: what splits left unused in
+ * between is closed in place, for there may be gigabytes of them.
+ */
+static void take_segments(ferry_schedule *s, fy_deal *deal)
 {
-    s->segments = fy_alloc(deal->n_segments, sizeof *s->segments);
-    if (s->segments == NULL) {
-        return fy_fail_no_memory(error, "the segments of a schedule");
-    }
-    for (uint64_t i = 0; i < s->n_batches; i++) {
-        fy_batch *batch = &s->batches[i];
-        memcpy(s->segments + s->n_segments, deal->segments + batch->first_segment,
-               batch->n_segments * sizeof *s->segments);
+    for (size_t i = 0; i < deal->n_batches; i++) {
+        fy_batch *batch = &deal->batches[i];
+        if (batch->first_segment != s->n_segments && batch->n_segments > 0) {
+            memmove(deal->segments + s->n_segments, deal->segments + batch->first_segment,
+                    batch->n_segments * sizeof *deal->segments);
+        }
         batch->first_segment = s->n_segments;
         s->n_segments += batch->n_segments;
         s->report.bytes += batch->bytes;
         for (uint32_t k = 0; k < batch->n_segments; k++) {
-            const fy_segment *segment = &s->segments[batch->first_segment + k];
+            const fy_segment *segment = &deal->segments[batch->first_segment + k];
             s->report.relayed_bytes += segment->is_relayed ? segment->bytes : 0;
         }
     }
-    return FERRY_OK;
+    s->segments      = deal->segments;
+    deal->segments   = NULL;
+    deal->n_segments = deal->segment_capacity = 0;
 }
 
 /* The batches of each rank's port, in order; returns the most that one has. */
@@ -211,8 +215,8 @@ static void fill_report(ferry_schedule *s, const fy_job *job, double makespan)
     report->ratio                 = job->bound.time > 0 ? makespan / job->bound.time : 1;
 }
 
-ferry_status fy_schedule_assemble(const fy_job *job, const fy_deal *deal,
-                                  ferry_schedule **schedule_out, ferry_error *error)
+ferry_status fy_schedule_assemble(const fy_job *job, fy_deal *deal, ferry_schedule **schedule_out,
+                                  ferry_error *error)
 {
     double          makespan = 0;
     ferry_schedule *s        = fy_alloc_zeroed(1, sizeof *s);
@@ -223,10 +227,8 @@ ferry_status fy_schedule_assemble(const fy_job *job, const fy_deal *deal,
     s->slot_bytes       = job->slot_bytes;
     ferry_status status = copy_network(job->network, &s->network, error);
     if (status == FERRY_OK) {
+        take_segments(s, deal);
         status = sort_batches(s, deal, error);
-    }
-    if (status == FERRY_OK) {
-        status = sort_segments(s, deal, error);
     }
     if (status == FERRY_OK) {
         status = list_ranks(s, error);

@@ -17,7 +17,6 @@ typedef struct fy_job {
     uint32_t          max_tasks;
     bool              relays; /* allowed */
     bool              eager;  /* of fy_deal_relayed: see relay_round.c */
-    double            lead;   /* of fy_deal_even: see fy_peel */
 } fy_job;
 
 /*
@@ -57,9 +56,9 @@ ferry_status fy_schedule_make_digest(ferry_schedule *schedule, ferry_error *erro
 
 /*
  * Makes a schedule of what was dealt: sorted, with dense rounds, lists of ranks and times, without
- * a digest yet. The network is copied.
+ * a digest yet. The network is copied; the deal's segments are taken.
  */
-ferry_status fy_schedule_assemble(const fy_job *job, const fy_deal *deal,
-                                  ferry_schedule **schedule_out, ferry_error *error);
+ferry_status fy_schedule_assemble(const fy_job *job, fy_deal *deal, ferry_schedule **schedule_out,
+                                  ferry_error *error);
 
 #endif

@@ -2,24 +2,59 @@
 #include "schedule/content.h"
 
 #include "base/alloc.h"
-#include "base/sort.h"
+
+#include <string.h>
 
 typedef struct entry {
     uint64_t content;
-    uint32_t to;
     uint32_t task;
 } entry;
 
-static int by_content(const void *a, const void *b)
+enum { DIGIT_BITS = 16, N_DIGITS = 1 << DIGIT_BITS };
+
+/* One stable pass of a radix sort; false where all digits are equal, and nothing was done. */
+static bool sort_by_digit(const entry *from, uint32_t n, uint32_t shift, uint32_t *count, entry *to)
 {
-    const entry *x = a, *y = b;
-    if (x->content != y->content) {
-        return x->content < y->content ? -1 : 1;
+    memset(count, 0, N_DIGITS * sizeof *count);
+    for (uint32_t i = 0; i < n; i++) {
+        count[from[i].content >> shift & (N_DIGITS - 1)]++;
     }
-    if (x->to != y->to) {
-        return x->to < y->to ? -1 : 1;
+    if (count[from[0].content >> shift & (N_DIGITS - 1)] == n) {
+        return false;
     }
-    return (x->task > y->task) - (x->task < y->task);
+    for (uint32_t digit = 0, sum = 0; digit < N_DIGITS; digit++) {
+        uint32_t here = count[digit];
+        count[digit]  = sum;
+        sum += here;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        to[count[from[i].content >> shift & (N_DIGITS - 1)]++] = from[i];
+    }
+    return true;
+}
+
+/*
+ * By content; the tasks of one stay in their order, which is by receiver, as they have one sender.
+ * Contents are mostly small numbers, so that few passes have anything to do.
+ */
+static ferry_status sort_entries(entry **entries, uint32_t n, ferry_error *error)
+{
+    uint32_t    *count  = fy_alloc(N_DIGITS, sizeof *count);
+    entry       *other  = fy_alloc(n, sizeof *other);
+    ferry_status status = FERRY_OK;
+    if (count == NULL || other == NULL) {
+        status = fy_fail_no_memory(error, "the contents of tasks");
+    }
+    for (uint32_t shift = 0; shift < 64 && n > 1 && status == FERRY_OK; shift += DIGIT_BITS) {
+        if (sort_by_digit(*entries, n, shift, count, other)) {
+            entry *sorted = other;
+            other         = *entries;
+            *entries      = sorted;
+        }
+    }
+    fy_free(count);
+    fy_free(other);
+    return status;
 }
 
 static ferry_status check_equal(const fy_task *a, const fy_task *b, ferry_error *error)
@@ -84,11 +119,13 @@ ferry_status fy_contents_init(const fy_pairs *pairs, fy_contents *contents, ferr
     for (uint32_t i = 0; i < pairs->n_tasks; i++) {
         const fy_task *task = &pairs->tasks[i];
         if (task->has_content) {
-            entries[n++] = (entry){.content = task->content, .to = task->to, .task = i};
+            entries[n++] = (entry){.content = task->content, .task = i};
         }
     }
-    fy_sort(entries, n, sizeof *entries, by_content);
-    status = list_contents(pairs, entries, n, contents, error);
+    status = sort_entries(&entries, n, error);
+    if (status == FERRY_OK) {
+        status = list_contents(pairs, entries, n, contents, error);
+    }
 out:
     fy_free(entries);
     if (status != FERRY_OK) {

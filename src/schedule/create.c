@@ -102,32 +102,10 @@ static ferry_status find_peelable(const fy_job *job, bool *peelable_out, ferry_e
     return FERRY_OK;
 }
 
-/* Rounds of the length of a few latencies are worth it only where the ports are short of time. */
+/* Rounds of the length of a latency at least: shorter ones would mostly wait. */
 static ferry_status try_even(const fy_job *job, ferry_schedule **best, ferry_error *error)
 {
-    double       latency = job->network->latency;
-    ferry_status status  = try_way(job, fy_deal_even, latency, best, error);
-    for (double shortest = 16 * latency;
-         shortest > 0 && shortest < job->bound.time && !is_good(*best) && status == FERRY_OK;
-         shortest *= 16) {
-        status = try_way(job, fy_deal_even, shortest, best, error);
-    }
-    return status;
-}
-
-/*
- * Where nodes limit, their ports idle late if ranks that may wait are done early: these then keep
- * pace with the busiest one. How closely is a matter of trying.
- */
-static ferry_status try_in_pace(const fy_job *job, ferry_schedule **best, ferry_error *error)
-{
-    ferry_status status = FERRY_OK;
-    for (double lead = 0; lead <= 1 && !is_good(*best) && status == FERRY_OK; lead += 0.25) {
-        fy_job paced = *job;
-        paced.lead   = lead;
-        status       = try_way(&paced, fy_deal_even, job->network->latency, best, error);
-    }
-    return status;
+    return try_way(job, fy_deal_even, job->network->latency, best, error);
 }
 
 /* Equal chunks, ever smaller: for half duplex among ranks that both send and receive. */
@@ -226,10 +204,6 @@ static ferry_status schedule_direct(const fy_job *job, ferry_schedule **best, fe
     if (status == FERRY_OK && !is_good(*best) && !even_first) {
         status = peelable ? try_even(job, best, error) : try_chunks(job, best, error);
     }
-    if (status == FERRY_OK && peelable && job->network->n_nodes != 0 && !is_good(*best) &&
-        job->pairs->n_tasks < MANY_TASKS) {
-        status = try_in_pace(job, best, error);
-    }
     return status;
 }
 
@@ -308,35 +282,26 @@ static ferry_status read_options(const ferry_schedule_options *options, fy_job *
     job->duplex     = is_half ? (uint32_t)FERRY_DUPLEX_HALF : own.duplex;
     job->slot_bytes = own.slot_bytes == 0 ? FERRY_SLOT_BYTES : own.slot_bytes;
     job->max_tasks  = own.max_tasks == 0 ? FERRY_MAX_TASKS : own.max_tasks;
-    job->lead       = -1;
     job->relays     = !own.no_relays && own.rule == FERRY_SCHEDULE_OPTIMAL;
     return FERRY_OK;
 }
 
-ferry_status ferry_schedule_create(const ferry_task_list *tasks, const ferry_cluster *cluster,
+static ferry_status schedule_pairs(fy_pairs *pairs, const ferry_cluster *cluster,
                                    const ferry_schedule_options *options,
                                    ferry_schedule **schedule_out, ferry_error *error)
 {
-    fy_pairs        pairs   = {0};
     fy_network      network = {0};
-    fy_job          job     = {.pairs = &pairs, .network = &network};
+    fy_job          job     = {.pairs = pairs, .network = &network};
     ferry_schedule *best    = NULL;
-    if (tasks == NULL || schedule_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_schedule_create needs tasks and a place for the schedule");
-    }
-    ferry_status status = read_options(options, &job, error);
+    ferry_status    status  = read_options(options, &job, error);
     if (status == FERRY_OK) {
-        status = fy_network_init(cluster, tasks->n_ranks, &network, error);
+        status = fy_network_init(cluster, pairs->n_ranks, &network, error);
     }
     if (status == FERRY_OK) {
-        status = fy_pairs_init(tasks, &pairs, error);
+        status = check_options(pairs, &job, error);
     }
     if (status == FERRY_OK) {
-        status = check_options(&pairs, &job, error);
-    }
-    if (status == FERRY_OK) {
-        status = fy_bound_of(&pairs, &network, job.duplex, &job.bound, error);
+        status = fy_bound_of(pairs, &network, job.duplex, &job.bound, error);
     }
     if (status == FERRY_OK) {
         status = schedule_best(&job, &best, error);
@@ -349,7 +314,36 @@ ferry_status ferry_schedule_create(const ferry_task_list *tasks, const ferry_clu
     } else {
         ferry_schedule_destroy(best);
     }
-    fy_pairs_cleanup(&pairs);
     fy_network_cleanup(&network);
+    return status;
+}
+
+ferry_status ferry_schedule_create(const ferry_task_list *tasks, const ferry_cluster *cluster,
+                                   const ferry_schedule_options *options,
+                                   ferry_schedule **schedule_out, ferry_error *error)
+{
+    if (tasks == NULL || schedule_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_schedule_create needs tasks and a place for the schedule");
+    }
+    fy_pairs     pairs;
+    ferry_status status = fy_pairs_init(tasks, &pairs, error);
+    if (status == FERRY_OK) {
+        status = schedule_pairs(&pairs, cluster, options, schedule_out, error);
+    }
+    fy_pairs_cleanup(&pairs);
+    return status;
+}
+
+ferry_status fy_schedule_create_taking(ferry_task_list *tasks, const ferry_cluster *cluster,
+                                       const ferry_schedule_options *options,
+                                       ferry_schedule **schedule_out, ferry_error *error)
+{
+    fy_pairs     pairs;
+    ferry_status status = fy_pairs_take(tasks, &pairs, error);
+    if (status == FERRY_OK) {
+        status = schedule_pairs(&pairs, cluster, options, schedule_out, error);
+    }
+    fy_pairs_cleanup(&pairs);
     return status;
 }

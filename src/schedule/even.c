@@ -116,7 +116,6 @@ ferry_status fy_deal_even(const fy_job *job, double shortest, fy_deal *deal, fer
                         .grain    = job->pairs->largest_element,
                         .crumbs   = largest / 512,
                         .shortest = fy_max((uint64_t)(shortest * e.ticks_per_time), 1),
-                        .lead     = job->lead,
                         .context  = &e,
                         .avail    = avail,
                         .take     = take};

@@ -1,19 +1,14 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "schedule/peel.h"
 
-#include "base/alloc.h"
 #include "base/checked.h"
 #include "schedule/match.h"
 
-#include <string.h>
-
 typedef struct peeling {
-    fy_peel  *peel;
-    fy_match  match;
-    uint64_t *whole; /* [vertices] the loads at first, if they are to fall evenly */
-    uint64_t  first_horizon;
-    uint64_t  horizon; /* the largest load */
-    uint64_t  threshold;
+    fy_peel *peel;
+    fy_match match;
+    uint64_t horizon; /* the largest load */
+    uint64_t threshold;
 } peeling;
 
 static bool is_critical(void *context, uint32_t vertex)
@@ -57,17 +52,6 @@ static bool cover_critical(peeling *p)
     return true;
 }
 
-/* Whether a port has a smaller share of its load left than the busiest one. */
-static bool is_ahead(const peeling *p, uint32_t vertex)
-{
-    if (p->whole == NULL) {
-        return false;
-    }
-    double share = (double)p->horizon / (double)p->first_horizon;
-    return (double)p->peel->load[vertex] <
-           share * (double)p->whole[vertex] + p->peel->lead * (double)p->threshold;
-}
-
 /* Ports that are free all the same serve their longest edge. */
 static void fill(peeling *p)
 {
@@ -75,13 +59,13 @@ static void fill(peeling *p)
     const uint64_t *rest  = p->peel->rest;
     for (uint32_t v = 0; v < match->n_left; v++) {
         uint32_t best = FY_UNMATCHED;
-        if (match->edge[v] != FY_UNMATCHED || is_ahead(p, v)) {
+        if (match->edge[v] != FY_UNMATCHED) {
             continue;
         }
         for (uint32_t i = 0; i < match->length[v]; i++) {
             uint32_t edge  = match->around[match->begin[v] + i];
             uint32_t other = fy_match_across(match, edge, v);
-            bool     open  = match->edge[other] == FY_UNMATCHED && !is_ahead(p, other);
+            bool     open  = match->edge[other] == FY_UNMATCHED;
             if (open && rest[edge] > 0 && (best == FY_UNMATCHED || rest[edge] > rest[best])) {
                 best = edge;
             }
@@ -191,15 +175,6 @@ ferry_status fy_peel_run(fy_peel *peel, uint32_t first_round, uint32_t *end_out,
     p.match.spent    = is_spent;
     p.match.critical = is_critical;
     p.threshold      = first_threshold(peel);
-    p.first_horizon  = horizon_of(&p);
-    if (peel->lead >= 0) {
-        p.whole = fy_alloc(p.match.n_vertices, sizeof *p.whole);
-        if (p.whole == NULL) {
-            status = fy_fail_no_memory(error, "the loads of a schedule");
-        } else {
-            memcpy(p.whole, peel->load, p.match.n_vertices * sizeof *p.whole);
-        }
-    }
     while (status == FERRY_OK && p.threshold >= peel->shortest && p.threshold > 0) {
         p.horizon = horizon_of(&p);
         if (p.horizon <= peel->crumbs) {
@@ -208,7 +183,6 @@ ferry_status fy_peel_run(fy_peel *peel, uint32_t first_round, uint32_t *end_out,
         status = peel_round(&p, &round, error);
     }
     fy_match_cleanup(&p.match);
-    fy_free(p.whole);
     if (status == FERRY_OK) {
         *end_out = round;
     }

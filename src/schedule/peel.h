@@ -29,12 +29,7 @@ typedef struct fy_peel {
     uint64_t        grain;    /* durations are multiples where possible */
     uint64_t        shortest; /* no round is meant to last less */
     uint64_t        crumbs;   /* stop when no port has more left than that */
-    /*
-     * If not negative, ports that may wait do: they are served while their share of what they had
-     * is no smaller than the busiest port's, give or take so many thresholds.
-     */
-    double lead;
-    void  *context;
+    void           *context;
     /* At most rest[edge], which may be 0 for now. */
     uint64_t (*avail)(void *context, uint32_t edge);
     /* Serves up to duration of an edge in a round; says how much it was. */
@@ -44,8 +39,7 @@ typedef struct fy_peel {
 
 /*
  * Peels until only crumbs are left, or no round of the shortest duration serves all critical ports.
- * Rounds are numbered from
- * first_round; *end_out is the number after the last.
+ * Rounds are numbered from first_round; *end_out is the number after the last.
  */
 ferry_status fy_peel_run(fy_peel *peel, uint32_t first_round, uint32_t *end_out,
                          ferry_error *error);

@@ -106,6 +106,11 @@ struct ferry_schedule {
     uint32_t part_rank;
 };
 
+/* As ferry_schedule_create; the list is empty behind it, so that no task is in memory twice. */
+ferry_status fy_schedule_create_taking(ferry_task_list *tasks, const ferry_cluster *cluster,
+                                       const ferry_schedule_options *options,
+                                       ferry_schedule **schedule_out, ferry_error *error);
+
 /* FERRY_ERR_MISUSE for a part, with a sentence that begins with what was called. */
 ferry_status fy_schedule_check_whole(const ferry_schedule *schedule, const char *called,
                                      ferry_error *error);

@@ -60,6 +60,17 @@ static ferry_status check_task(const ferry_task_list *list, const ferry_task *ta
     return FERRY_OK;
 }
 
+static void put(ferry_task_list *tasks, size_t at, const ferry_task *task)
+{
+    tasks->tasks[at] = (fy_task){.id          = task->task_id,
+                                 .bytes       = task->bytes,
+                                 .content     = task->content,
+                                 .element     = (uint32_t)task->element_bytes,
+                                 .from        = task->from,
+                                 .to          = task->to,
+                                 .has_content = task->has_content};
+}
+
 ferry_status ferry_task_list_add(ferry_task_list *tasks, const ferry_task *task, ferry_error *error)
 {
     if (tasks == NULL || task == NULL) {
@@ -75,21 +86,33 @@ ferry_status ferry_task_list_add(ferry_task_list *tasks, const ferry_task *task,
     if (status != FERRY_OK || own.from == own.to) {
         return status;
     }
-    if (tasks->n_tasks == INT32_MAX) {
+    status = fy_task_list_resize(tasks, tasks->n_tasks + 1, error);
+    if (status == FERRY_OK) {
+        put(tasks, tasks->n_tasks - 1, &own);
+    }
+    return status;
+}
+
+ferry_status fy_task_list_resize(ferry_task_list *tasks, size_t n, ferry_error *error)
+{
+    if (n > INT32_MAX) {
         return fy_fail(error, FERRY_ERR_LIMIT, "a task list holds at most 2^31 - 1 tasks");
     }
-    if (!fy_reserve((void **)&tasks->tasks, &tasks->capacity, tasks->n_tasks + 1,
-                    sizeof *tasks->tasks)) {
-        return fy_fail_no_memory(error, "a task");
+    if (!fy_reserve((void **)&tasks->tasks, &tasks->capacity, n, sizeof *tasks->tasks)) {
+        return fy_fail_no_memory(error, "the tasks of a schedule");
     }
-    tasks->tasks[tasks->n_tasks++] = (fy_task){.id          = own.task_id,
-                                               .bytes       = own.bytes,
-                                               .content     = own.content,
-                                               .element     = (uint32_t)own.element_bytes,
-                                               .from        = own.from,
-                                               .to          = own.to,
-                                               .has_content = own.has_content};
+    tasks->n_tasks = n;
     return FERRY_OK;
+}
+
+ferry_status fy_task_list_put(ferry_task_list *tasks, size_t at, const ferry_task *task,
+                              ferry_error *error)
+{
+    ferry_status status = check_task(tasks, task, error);
+    if (status == FERRY_OK) {
+        put(tasks, at, task);
+    }
+    return status;
 }
 
 static int compare_numbers(uint64_t a, uint64_t b)
@@ -110,32 +133,56 @@ static int largest_first(const void *a, const void *b)
                                 : compare_numbers(x->id, y->id);
 }
 
-/* By sender in one pass, then each sender's by receiver and id. */
-static ferry_status sort_tasks(const ferry_task_list *list, fy_pairs *pairs, ferry_error *error)
+/* Mostly there is nothing to do: plans are visited in this order. */
+static void sort_unless_sorted(fy_task *tasks, size_t n)
 {
-    size_t  *begin = fy_alloc_zeroed((size_t)list->n_ranks + 2, sizeof *begin);
-    fy_task *tasks = fy_alloc(list->n_tasks, sizeof *tasks);
-    if (begin == NULL || tasks == NULL) {
-        fy_free(begin);
-        fy_free(tasks);
+    for (size_t i = 1; i < n; i++) {
+        if (by_receiver_then_id(&tasks[i - 1], &tasks[i]) > 0) {
+            fy_sort(tasks, n, sizeof *tasks, by_receiver_then_id);
+            return;
+        }
+    }
+}
+
+/* Every task goes to its sender's part, in cycles: there may be gigabytes, and no room for two. */
+static void part_by_sender(fy_task *tasks, uint32_t n_ranks, size_t *next, const size_t *end)
+{
+    for (uint32_t rank = 0; rank < n_ranks; rank++) {
+        while (next[rank] < end[rank]) {
+            fy_task task = tasks[next[rank]];
+            while (task.from != rank) {
+                fy_task *home = &tasks[next[task.from]++];
+                fy_task  out  = *home;
+                *home         = task;
+                task          = out;
+            }
+            tasks[next[rank]++] = task;
+        }
+    }
+}
+
+/* By sender in one pass, then each sender's by receiver and id. */
+static ferry_status sort_tasks(fy_pairs *pairs, ferry_error *error)
+{
+    fy_task *tasks = pairs->tasks;
+    size_t   n     = pairs->n_ranks;
+    size_t  *next  = fy_alloc_zeroed(2 * n + 1, sizeof *next);
+    if (next == NULL) {
         return fy_fail_no_memory(error, "the tasks of a schedule");
     }
-    for (size_t i = 0; i < list->n_tasks; i++) {
-        begin[list->tasks[i].from + 2]++;
+    size_t *end = next + n;
+    for (uint32_t i = 0; i < pairs->n_tasks; i++) {
+        end[tasks[i].from + 1]++;
     }
-    for (uint32_t rank = 0; rank < list->n_ranks; rank++) {
-        begin[rank + 2] += begin[rank + 1];
+    for (uint32_t rank = 0; rank < n; rank++) {
+        end[rank + 1] += end[rank];
+        next[rank] = end[rank];
     }
-    for (size_t i = 0; i < list->n_tasks; i++) {
-        tasks[begin[list->tasks[i].from + 1]++] = list->tasks[i];
+    part_by_sender(tasks, pairs->n_ranks, next, end + 1);
+    for (uint32_t rank = 0; rank < n; rank++) {
+        sort_unless_sorted(tasks + end[rank], end[rank + 1] - end[rank]);
     }
-    for (uint32_t rank = 0; rank < list->n_ranks; rank++) {
-        fy_sort(tasks + begin[rank], begin[rank + 1] - begin[rank], sizeof *tasks,
-                by_receiver_then_id);
-    }
-    fy_free(begin);
-    pairs->tasks   = tasks;
-    pairs->n_tasks = (uint32_t)list->n_tasks;
+    fy_free(next);
     return FERRY_OK;
 }
 
@@ -207,8 +254,26 @@ static ferry_status form_pairs(fy_pairs *pairs, ferry_error *error)
 
 ferry_status fy_pairs_init(const ferry_task_list *list, fy_pairs *pairs, ferry_error *error)
 {
-    *pairs              = (fy_pairs){.n_ranks = list->n_ranks, .common_element = 1};
-    ferry_status status = sort_tasks(list, pairs, error);
+    ferry_task_list copy = {.n_ranks = list->n_ranks, .n_tasks = list->n_tasks};
+    copy.tasks           = fy_alloc(list->n_tasks, sizeof *copy.tasks);
+    if (copy.tasks == NULL) {
+        *pairs = (fy_pairs){0};
+        return fy_fail_no_memory(error, "the tasks of a schedule");
+    }
+    if (list->n_tasks > 0) {
+        memcpy(copy.tasks, list->tasks, list->n_tasks * sizeof *copy.tasks);
+    }
+    return fy_pairs_take(&copy, pairs, error);
+}
+
+ferry_status fy_pairs_take(ferry_task_list *list, fy_pairs *pairs, ferry_error *error)
+{
+    *pairs              = (fy_pairs){.n_ranks        = list->n_ranks,
+                                     .n_tasks        = (uint32_t)list->n_tasks,
+                                     .tasks          = list->tasks,
+                                     .common_element = 1};
+    *list               = (ferry_task_list){.n_ranks = list->n_ranks};
+    ferry_status status = sort_tasks(pairs, error);
     if (status == FERRY_OK) {
         status = form_pairs(pairs, error);
     }

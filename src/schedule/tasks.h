@@ -25,6 +25,14 @@ struct ferry_task_list {
     size_t   n_tasks, capacity;
 };
 
+/*
+ * For who knows all tasks beforehand: a list of n tasks of nothing, and one put in its place. Tasks
+ * to oneself are left out beforehand, too.
+ */
+ferry_status fy_task_list_resize(ferry_task_list *tasks, size_t n, ferry_error *error);
+ferry_status fy_task_list_put(ferry_task_list *tasks, size_t at, const ferry_task *task,
+                              ferry_error *error);
+
 /* The tasks of one sender for one receiver. */
 typedef struct fy_pair {
     uint32_t from;
@@ -51,6 +59,8 @@ typedef struct fy_pairs {
  * sender, bytes or element.
  */
 ferry_status fy_pairs_init(const ferry_task_list *list, fy_pairs *pairs, ferry_error *error);
+/* The same with the list's own memory, also on failure: the list is empty then. */
+ferry_status fy_pairs_take(ferry_task_list *list, fy_pairs *pairs, ferry_error *error);
 void         fy_pairs_cleanup(fy_pairs *pairs);
 
 /*

@@ -9,7 +9,7 @@
  * the third makes tasks. The tasks do not depend on hashes, which are of addresses.
  */
 #include "plan/core.h"
-#include "schedule/schedule.h"
+#include "schedule/tasks.h"
 
 #include "base/alloc.h"
 #include "base/index.h"
@@ -34,6 +34,8 @@ typedef struct contents {
      * nothing that another move reads. */
     uint64_t    *of_move;
     uint64_t     n_moves;
+    size_t      *of_sender; /* [n_ranks + 1]: counts one further up; then where the next one goes */
+    uint32_t     n_ranks;
     fy_index     index;
     origin      *origins;
     size_t       n_origins, origin_capacity;
@@ -45,6 +47,7 @@ typedef struct contents {
 static void contents_cleanup(contents *c)
 {
     fy_free(c->of_move);
+    fy_free(c->of_sender);
     fy_index_cleanup(&c->index);
     fy_free(c->origins);
     fy_free(c->boxes);
@@ -76,6 +79,7 @@ static ferry_status note_hash(void *context, const ferry_move *move)
     if (travels(move)) {
         uint64_t hash             = hash_origin(move);
         c->of_move[move->task_id] = hash == 0 ? 1 : hash;
+        c->of_sender[move->from + 1]++;
     }
     return FERRY_OK;
 }
@@ -212,11 +216,13 @@ static ferry_status find_out(void *context, const ferry_move *move)
 
 static ferry_status find_contents(const ferry_plan *plan, contents *c, ferry_error *error)
 {
-    bool any   = false;
-    c->error   = error;
-    c->n_moves = plan->totals.n_moves;
-    c->of_move = fy_alloc_zeroed((size_t)c->n_moves, sizeof *c->of_move);
-    if (c->of_move == NULL) {
+    bool any     = false;
+    c->error     = error;
+    c->n_moves   = plan->totals.n_moves;
+    c->n_ranks   = plan->problem.n_ranks;
+    c->of_move   = fy_alloc_zeroed((size_t)c->n_moves, sizeof *c->of_move);
+    c->of_sender = fy_alloc_zeroed((size_t)c->n_ranks + 1, sizeof *c->of_sender);
+    if (c->of_move == NULL || c->of_sender == NULL) {
         return fy_fail_no_memory(error, "the boxes that several ranks want");
     }
     ferry_status status = ferry_plan_visit(plan, FERRY_ALL_RANKS, note_hash, c, NULL, error);
@@ -231,7 +237,7 @@ static ferry_status find_contents(const ferry_plan *plan, contents *c, ferry_err
 
 typedef struct maker {
     const contents  *contents;
-    ferry_task_list *tasks;
+    ferry_task_list *tasks; /* by sender, as a schedule wants them: sorting gigabytes takes long */
     uint64_t         slot_bytes;
     ferry_error     *error;
 } maker;
@@ -261,7 +267,7 @@ static ferry_status make_task(void *context, const ferry_move *move)
         task.has_content = true;
         task.content     = m->contents->origins[number - 1].task_id;
     }
-    return ferry_task_list_add(m->tasks, &task, m->error);
+    return fy_task_list_put(m->tasks, m->contents->of_sender[move->from]++, &task, m->error);
 }
 
 static ferry_status make_tasks(const ferry_plan *plan, const ferry_schedule_options *options,
@@ -275,6 +281,12 @@ static ferry_status make_tasks(const ferry_plan *plan, const ferry_schedule_opti
     }
     status     = find_contents(plan, &c, error);
     m.contents = &c;
+    for (uint32_t rank = 0; rank < c.n_ranks && status == FERRY_OK; rank++) {
+        c.of_sender[rank + 1] += c.of_sender[rank];
+    }
+    if (status == FERRY_OK) {
+        status = fy_task_list_resize(tasks, c.of_sender[c.n_ranks], error);
+    }
     if (status == FERRY_OK) {
         status = ferry_plan_visit(plan, FERRY_ALL_RANKS, make_task, &m, NULL, error);
     }
@@ -331,7 +343,7 @@ ferry_status ferry_schedule_create_for_plan(const ferry_plan             *plan,
         status = make_tasks(plan, &own, tasks, error);
     }
     if (status == FERRY_OK) {
-        status = ferry_schedule_create(tasks, cluster, &own, schedule_out, error);
+        status = fy_schedule_create_taking(tasks, cluster, &own, schedule_out, error);
     }
     ferry_task_list_destroy(tasks);
     ferry_cluster_destroy(cluster);

@@ -91,7 +91,6 @@ static void check_seed(uint64_t seed, bool to_the_end)
                      .grain    = 1,
                      .crumbs   = to_the_end ? 0 : most / 64,
                      .shortest = 1,
-                     .lead     = seed % 2 == 0 ? -1 : 0.5,
                      .context  = &m,
                      .avail    = avail,
                      .take     = take};
