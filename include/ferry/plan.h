@@ -129,11 +129,12 @@ typedef struct ferry_plan_statistics {
     uint64_t replica_sets;   /* distinct sets of ranks that hold the same bytes */
     uint64_t holder_entries; /* ranks, summed over the distinct tables of holders */
     uint64_t cuts;           /* places where the load of one replica set passes to the next rank */
+    uint64_t flat_steps;     /* boxes that were looked at where flat cuts divide shards */
 } ferry_plan_statistics;
 
 #define FERRY_PLAN_STATISTICS_INIT                                                                 \
     {                                                                                              \
-        sizeof(ferry_plan_statistics), 0, 0, 0, 0, 0                                               \
+        sizeof(ferry_plan_statistics), 0, 0, 0, 0, 0, 0                                            \
     }
 
 /*

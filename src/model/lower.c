@@ -378,12 +378,7 @@ static ferry_status lower_holders(lowering *l, const fy_tensor *tensor, const pl
 static ferry_status check_flat_sizes(const lowering *l, const fy_tensor *tensor, const placing *p,
                                      const fy_layout *layout, uint32_t n_cells, ferry_error *error)
 {
-    uint64_t sum = 0;
-    for (uint32_t f = 0; f < layout->n_flat; f++) {
-        if (!fy_add(sum, layout->flat_sizes[f], &sum)) {
-            sum = UINT64_MAX;
-        }
-    }
+    uint64_t sum = layout->flat_begin[layout->n_flat];
     for (uint32_t cell = 0; cell < n_cells; cell += layout->n_flat) {
         uint32_t parts[FY_MAX_DIMS + 1];
         uint64_t shape[FY_MAX_DIMS];
@@ -421,10 +416,10 @@ static ferry_status make_placement(lowering *l, const fy_tensor *tensor, const p
     }
     if (p->rule->is_flat) {
         layout.n_flat     = p->side->axes[p->rule->flat_axis].size;
-        layout.flat_sizes = p->rule->flat_sizes;
+        layout.flat_begin = p->rule->flat_begin;
     }
     ferry_status status = lower_holders(l, tensor, p, &holders, error);
-    if (status == FERRY_OK && layout.flat_sizes != NULL) {
+    if (status == FERRY_OK && layout.flat_begin != NULL) {
         status =
             check_flat_sizes(l, tensor, p, &layout, l->problem->holders[holders]->n_cells, error);
     }

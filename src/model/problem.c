@@ -127,15 +127,13 @@ void fy_layout_flat_range(const fy_layout *layout, uint32_t flat_part, uint64_t 
                           uint64_t *begin_out, uint64_t *end_out)
 {
     uint64_t begin = 0, end = n_elements;
-    if (layout->n_flat != 0 && layout->flat_sizes == NULL) {
+    if (layout->n_flat != 0 && layout->flat_begin == NULL) {
         uint64_t chunk = fy_ceil_div(n_elements, layout->n_flat);
         begin          = fy_min(n_elements, flat_part * chunk);
         end            = fy_min(n_elements, begin + chunk);
     } else if (layout->n_flat != 0) {
-        for (uint32_t f = 0; f < flat_part; f++) {
-            begin += layout->flat_sizes[f];
-        }
-        end = begin + layout->flat_sizes[flat_part];
+        begin = layout->flat_begin[flat_part];
+        end   = layout->flat_begin[flat_part + 1];
     }
     *begin_out = begin;
     *end_out   = end;

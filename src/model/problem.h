@@ -26,7 +26,7 @@ typedef struct fy_layout {
     uint32_t        n_flat; /* parts of the flat cut; 0: not flat */
     uint64_t        shape[FY_MAX_DIMS];
     uint32_t        split[FY_MAX_DIMS]; /* numbers of splits */
-    const uint64_t *flat_sizes;         /* [n_flat]; NULL: the chunk rule */
+    const uint64_t *flat_begin;         /* [n_flat + 1]; NULL: the chunk rule */
     bool is_cut; /* meant to be cut, be it into one part: the seed policy asks for that */
 } fy_layout;
 

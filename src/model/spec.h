@@ -53,7 +53,7 @@ typedef struct fy_rule {
     fy_pin   *pins;
     bool      is_flat;
     uint32_t  flat_axis;
-    uint64_t *flat_sizes; /* NULL: the chunk rule */
+    uint64_t *flat_begin; /* of each part, and the end; NULL: the chunk rule */
 } fy_rule;
 
 typedef struct fy_stage {

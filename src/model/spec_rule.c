@@ -298,6 +298,20 @@ static ferry_status parse_shards(ferry_spec *spec, const fy_side *side, const js
     return FERRY_OK;
 }
 
+/* Where each flat part begins, and last where the shard ends; sizes beyond 64 bits saturate. */
+static uint64_t *add_up_sizes(fy_arena *arena, const uint64_t *sizes, size_t n)
+{
+    uint64_t *begin = fy_arena_alloc(arena, n + 1, sizeof *begin);
+    uint64_t  sum   = 0;
+    for (size_t i = 0; begin != NULL && i <= n; i++) {
+        begin[i] = sum;
+        if (i < n && !fy_add(sum, sizes[i], &sum)) {
+            sum = UINT64_MAX;
+        }
+    }
+    return begin;
+}
+
 static ferry_status parse_flat(ferry_spec *spec, const fy_side *side, const json_t *json,
                                const fy_json_place *place, fy_rule *rule, ferry_error *error)
 {
@@ -314,12 +328,16 @@ static ferry_status parse_flat(ferry_spec *spec, const fy_side *side, const json
     }
     const json_t *sizes = json_object_get(json, "sizes");
     if (status == FERRY_OK && sizes != NULL) {
-        size_t n;
-        status = parse_sizes(&spec->arena, sizes, &sizes_at, &rule->flat_sizes, &n, error);
+        uint64_t *lengths = NULL;
+        size_t    n       = 0;
+        status            = parse_sizes(&spec->arena, sizes, &sizes_at, &lengths, &n, error);
         if (status == FERRY_OK && n != side->axes[rule->flat_axis].size) {
-            status =
-                fy_json_fail(&sizes_at, error, "has %zu entries, but axis \"%s\" has %u", n,
-                             side->axes[rule->flat_axis].name, side->axes[rule->flat_axis].size);
+            return fy_json_fail(&sizes_at, error, "has %zu entries, but axis \"%s\" has %u", n,
+                                side->axes[rule->flat_axis].name, side->axes[rule->flat_axis].size);
+        }
+        rule->flat_begin = status == FERRY_OK ? add_up_sizes(&spec->arena, lengths, n) : NULL;
+        if (status == FERRY_OK && rule->flat_begin == NULL) {
+            status = fy_fail_no_memory(error, "a rule");
         }
     }
     rule->is_flat = true;
@@ -346,15 +364,46 @@ static int compare_coordinates(const void *a, const void *b)
 }
 
 /* Ascending, so that the replicas of a tensor come in the order of the mesh. */
-static ferry_status settle_coordinates(fy_pin *pin, const fy_json_place *place, ferry_error *error)
+/* 0 and -1 are one coordinate on an axis of one: a mesh of any size may take the same rules. */
+static void settle_coordinates(fy_pin *pin)
 {
+    uint32_t kept = 0;
     fy_sort(pin->coordinates, pin->n_coordinates, sizeof *pin->coordinates, compare_coordinates);
-    for (uint32_t i = 1; i < pin->n_coordinates; i++) {
-        if (pin->coordinates[i - 1] == pin->coordinates[i]) {
-            return fy_json_fail(place, error, "names coordinate %u twice", pin->coordinates[i]);
+    for (uint32_t i = 0; i < pin->n_coordinates; i++) {
+        if (kept == 0 || pin->coordinates[kept - 1] != pin->coordinates[i]) {
+            pin->coordinates[kept++] = pin->coordinates[i];
         }
     }
-    return FERRY_OK;
+    pin->n_coordinates = kept;
+}
+
+static int compare_values(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* But a value that is written twice is a mistake. */
+static ferry_status check_values(const json_t *list, const fy_json_place *place, ferry_error *error)
+{
+    size_t   n      = json_array_size(list);
+    int64_t *values = fy_alloc(n, sizeof *values);
+    if (values == NULL) {
+        return fy_fail_no_memory(error, "a rule");
+    }
+    for (size_t i = 0; i < n; i++) {
+        values[i] = json_integer_value(json_array_get(list, i));
+    }
+    fy_sort(values, n, sizeof *values, compare_values);
+    ferry_status status = FERRY_OK;
+    for (size_t i = 1; i < n && status == FERRY_OK; i++) {
+        if (values[i] == values[i - 1]) {
+            status =
+                fy_json_fail(place, error, "names coordinate %lld twice", (long long)values[i]);
+        }
+    }
+    fy_free(values);
+    return status;
 }
 
 static ferry_status parse_pin(ferry_spec *spec, const fy_side *side, const json_t *json,
@@ -362,7 +411,8 @@ static ferry_status parse_pin(ferry_spec *spec, const fy_side *side, const json_
 {
     bool   is_list = json_is_array(json);
     size_t n       = is_list ? json_array_size(json) : 1;
-    if (n == 0 || n > side->axes[pin->axis].size) {
+    /* From the front and from the back each can be named once. */
+    if (n == 0 || n > 2 * (size_t)side->axes[pin->axis].size) {
         return fy_json_fail(place, error, "lists %zu of the %u coordinates of axis \"%s\"", n,
                             side->axes[pin->axis].size, side->axes[pin->axis].name);
     }
@@ -370,15 +420,18 @@ static ferry_status parse_pin(ferry_spec *spec, const fy_side *side, const json_
     if (pin->coordinates == NULL) {
         return fy_fail_no_memory(error, "a rule");
     }
+    ferry_status status = FERRY_OK;
     for (size_t i = 0; i < n; i++) {
-        fy_json_place at     = {.parent = place, .index = i};
-        ferry_status  status = parse_coordinate(side, is_list ? json_array_get(json, i) : json,
-                                               is_list ? &at : place, pin, error);
+        fy_json_place at = {.parent = place, .index = i};
+        status           = parse_coordinate(side, is_list ? json_array_get(json, i) : json,
+                                  is_list ? &at : place, pin, error);
         if (status != FERRY_OK) {
             return status;
         }
     }
-    return settle_coordinates(pin, place, error);
+    status = is_list ? check_values(json, place, error) : FERRY_OK;
+    settle_coordinates(pin);
+    return status;
 }
 
 static ferry_status parse_pins(ferry_spec *spec, const fy_side *side, const json_t *json,

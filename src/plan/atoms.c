@@ -167,51 +167,105 @@ static uint32_t dim_cell(const fy_route *route, uint32_t cell, uint32_t d)
     return cell / route->cell_weight[d] % route->overlap[d]->n_src_cells;
 }
 
+/* The place of a touch in the list of an irregular route, or SIZE_MAX. */
+static size_t find_listed(const fy_route *route, uint32_t cell, uint32_t dst)
+{
+    size_t low = route->touch_begin[cell], high = route->touch_begin[cell + 1];
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (route->touches[middle].dst < dst) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    bool found = low < route->touch_begin[cell + 1] && route->touches[low].dst == dst;
+    return found ? low : SIZE_MAX;
+}
+
+/* The atoms of an irregular route in their order, with the places that were noted. */
+static void place_listed(const fy_route *route, uint32_t cell, uint32_t dst, fy_atoms *atoms,
+                         uint64_t *index)
+{
+    size_t touch = find_listed(route, cell, dst);
+    size_t first = touch == SIZE_MAX ? 0 : route->touch_atoms[touch];
+    fy_sort(atoms->items, atoms->n_items, sizeof *atoms->items, compare_atoms);
+    for (size_t i = 0; i < atoms->n_items; i++) {
+        index[i] = route->atom_index[first + i];
+    }
+}
+
+/* The runs that a source cell and a destination cell have in common, dimension by dimension. */
+typedef struct common_runs {
+    uint32_t        parts[FY_MAX_DIMS + 1]; /* of the destination */
+    const fy_touch *touch[FY_MAX_DIMS];
+    size_t          at[FY_MAX_DIMS];
+    uint64_t        count; /* of combinations; 0: nothing in common */
+} common_runs;
+
+static void find_common(const fy_routes *routes, const fy_route *route, uint32_t cell, uint32_t dst,
+                        common_runs *c)
+{
+    *c = (common_runs){.count = 1};
+    fy_route_dst_parts(routes, route, dst, c->parts);
+    for (uint32_t d = 0; d < route->n_dims && c->count > 0; d++) {
+        c->touch[d] = fy_overlap_find(route->overlap[d], dim_cell(route, cell, d), c->parts[d]);
+        c->count *= c->touch[d] == NULL ? 0 : c->touch[d]->n_runs; /* within the limit of a cell */
+    }
+}
+
+/* The combination at hand, its place among all of the destination cell, and on to the next one. */
+static fy_atom next_common(const fy_route *route, common_runs *c, uint64_t *index_out)
+{
+    const fy_run *runs[FY_MAX_DIMS];
+    *index_out = 0;
+    for (uint32_t d = 0; d < route->n_dims; d++) {
+        const fy_overlap *overlap  = route->overlap[d];
+        uint32_t          position = overlap->run_order[c->touch[d]->first_run + c->at[d]];
+        runs[d]                    = &overlap->runs[overlap->run_begin[c->parts[d]] + position];
+        *index_out = *index_out * fy_overlap_n_runs(overlap, c->parts[d]) + position;
+    }
+    for (uint32_t d = route->n_dims; d > 0; d--) {
+        if (++c->at[d - 1] < c->touch[d - 1]->n_runs) {
+            break;
+        }
+        c->at[d - 1] = 0;
+    }
+    return make_atom(route, runs);
+}
+
 ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *route, uint32_t cell,
                                       uint32_t dst, fy_atoms *atoms, uint64_t **index_inout,
                                       size_t *index_capacity, ferry_error *error)
 {
-    if (!route->is_regular) {
+    if (!fy_route_is_listed_by_cell(route)) {
         ferry_status status = fy_route_list_atoms(routes, route, dst, atoms, error);
         return status == FERRY_OK ? filter_cell(cell, atoms, index_inout, index_capacity, error)
                                   : status;
     }
-    uint32_t        parts[FY_MAX_DIMS + 1];
-    const fy_touch *touch[FY_MAX_DIMS];
-    size_t          at[FY_MAX_DIMS] = {0};
-    uint64_t        count           = 1;
-    atoms->n_items                  = 0;
-    fy_route_dst_parts(routes, route, dst, parts);
-    for (uint32_t d = 0; d < route->n_dims; d++) {
-        touch[d] = fy_overlap_find(route->overlap[d], dim_cell(route, cell, d), parts[d]);
-        if (touch[d] == NULL) {
-            return FERRY_OK;
-        }
-        count *= touch[d]->n_runs; /* of one destination cell: within its limit */
+    common_runs c;
+    fy_flat_cut cut      = {.atoms = atoms};
+    bool        complete = true;
+    atoms->n_items       = 0;
+    find_common(routes, route, cell, dst, &c);
+    if (!route->is_regular) {
+        fy_flat_cut_init(&cut, routes, route, dst, atoms);
+        fy_flat_cut_only(&cut, cell);
     }
-    if (!reserve_index(index_inout, index_capacity, (size_t)count)) {
+    complete = reserve_index(index_inout, index_capacity, (size_t)c.count);
+    for (uint64_t i = 0; complete && i < c.count; i++) {
+        fy_atom atom = next_common(route, &c, &(*index_inout)[i]);
+        complete = route->is_regular ? fy_atoms_push(atoms, &atom) : fy_flat_cut_push(&cut, &atom);
+    }
+    fy_flat_cut_end(&cut);
+    if (complete && !route->is_regular) {
+        complete = reserve_index(index_inout, index_capacity, atoms->n_items);
+    }
+    if (!complete) {
         return fy_fail_no_memory(error, "the boxes of a shard");
     }
-    for (uint64_t i = 0; i < count; i++) {
-        const fy_run *runs[FY_MAX_DIMS];
-        uint64_t      index = 0;
-        for (uint32_t d = 0; d < route->n_dims; d++) {
-            const fy_overlap *overlap  = route->overlap[d];
-            uint32_t          position = overlap->run_order[touch[d]->first_run + at[d]];
-            runs[d]                    = &overlap->runs[overlap->run_begin[parts[d]] + position];
-            index                      = index * fy_overlap_n_runs(overlap, parts[d]) + position;
-        }
-        fy_atom atom = make_atom(route, runs);
-        if (!fy_atoms_push(atoms, &atom)) {
-            return fy_fail_no_memory(error, "the boxes of a shard");
-        }
-        (*index_inout)[i] = index;
-        for (uint32_t d = route->n_dims; d > 0; d--) {
-            if (++at[d - 1] < touch[d - 1]->n_runs) {
-                break;
-            }
-            at[d - 1] = 0;
-        }
+    if (!route->is_regular) {
+        place_listed(route, cell, dst, atoms, *index_inout);
     }
     return FERRY_OK;
 }
@@ -233,17 +287,8 @@ uint64_t fy_route_cell_total(const fy_route *route, uint32_t cell)
 
 static fy_cell_touch listed_touch(const fy_route *route, uint32_t cell, uint32_t dst)
 {
-    size_t low = route->touch_begin[cell], high = route->touch_begin[cell + 1];
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (route->touches[middle].dst < dst) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    bool found = low < route->touch_begin[cell + 1] && route->touches[low].dst == dst;
-    return found ? route->touches[low] : (fy_cell_touch){.dst = dst};
+    size_t found = find_listed(route, cell, dst);
+    return found == SIZE_MAX ? (fy_cell_touch){.dst = dst} : route->touches[found];
 }
 
 /*

@@ -422,7 +422,8 @@ ferry_status ferry_plan_get_statistics(const ferry_plan      *plan,
     }
     ferry_plan_statistics statistics = {.layout_classes = plan->routes.n_routes,
                                         .replica_sets   = plan->sets.n_sets,
-                                        .cuts           = plan->lines.n_ends};
+                                        .cuts           = plan->lines.n_ends,
+                                        .flat_steps     = plan->routes.flat_steps};
     for (size_t i = 0; i < plan->routes.n_legs; i++) {
         statistics.n_tensors +=
             i == 0 || plan->routes.legs[i].tensor != plan->routes.legs[i - 1].tensor;

@@ -37,25 +37,6 @@ static bool clip(const fy_atom *atom, const uint64_t *atom_begin, const fy_box *
     return true;
 }
 
-/* The parts of an atom in the row-major range of this destination rank. */
-static bool cut_by_destination(fy_flat_cut *cut, const fy_atom *atom)
-{
-    if (cut->dst->n_flat == 0) {
-        return fy_atoms_push(&cut->boxes, atom);
-    }
-    fy_box boxes[FY_MAX_RANGE_BOXES];
-    size_t n =
-        fy_range_boxes(cut->dst_shape, cut->route->n_dims, cut->dst_begin, cut->dst_end, boxes);
-    for (size_t i = 0; i < n; i++) {
-        fy_atom part;
-        if (clip(atom, atom->dst_begin, &boxes[i], cut->route->n_dims, &part) &&
-            !fy_atoms_push(&cut->boxes, &part)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static uint64_t row_major(const uint64_t *shape, const uint64_t *at, const uint64_t *length,
                           bool last, uint32_t n_dims)
 {
@@ -80,23 +61,54 @@ static uint64_t shape_of_cell(const fy_routes *routes, const fy_route *route, ui
 /* The flat part in which an element of a shard lies. */
 static uint32_t flat_part_of(const fy_layout *layout, uint64_t n_elements, uint64_t element)
 {
-    if (layout->flat_sizes == NULL) {
+    if (layout->flat_begin == NULL) {
         return (uint32_t)(element / fy_ceil_div(n_elements, layout->n_flat));
     }
-    uint32_t part = 0;
-    for (uint64_t end = layout->flat_sizes[0]; element >= end;) {
-        end += layout->flat_sizes[++part];
+    uint32_t low = 0, high = layout->n_flat; /* the last part that begins there or before */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (layout->flat_begin[middle] <= element) {
+            low = middle;
+        } else {
+            high = middle;
+        }
     }
-    return part;
+    return low;
 }
 
-/* The parts of an atom in the row-major ranges of the source ranks. */
+/* The parts of a box in the row-major range of one flat part of the source. */
+static bool cut_by_part(fy_flat_cut *cut, const fy_atom *atom, uint32_t flat, const uint64_t *shape,
+                        uint64_t n_elements)
+{
+    uint64_t begin, end;
+    uint32_t n_dims = cut->route->n_dims;
+    size_t   first  = cut->boxes.n_items;
+    fy_box   boxes[FY_MAX_RANGE_BOXES];
+    fy_layout_flat_range(cut->src, flat, n_elements, &begin, &end);
+    size_t n = fy_range_boxes(shape, n_dims, begin, end, boxes);
+    cut->boxes.n_steps += n;
+    for (size_t i = 0; i < n; i++) {
+        fy_atom part;
+        if (!clip(atom, atom->src_begin, &boxes[i], n_dims, &part)) {
+            continue;
+        }
+        part.cell += flat;
+        bool held = fy_view_cell_size(cut->route->view, part.cell) > 0;
+        if (!fy_atoms_push(held ? &cut->boxes : &cut->orphans, &part)) {
+            return false;
+        }
+    }
+    fy_atoms_join(&cut->boxes, first, n_dims);
+    return true;
+}
+
+/* The parts of a box in the row-major ranges of the source ranks. */
 static bool cut_by_source(fy_flat_cut *cut, const fy_atom *atom)
 {
     const fy_layout *src    = cut->src;
     uint32_t         n_dims = cut->route->n_dims;
     if (src->n_flat == 0) {
-        return cut_by_destination(cut, atom);
+        return fy_atoms_push(&cut->boxes, atom);
     }
     uint64_t shape[FY_MAX_DIMS];
     uint64_t n_elements = shape_of_cell(cut->routes, cut->route, atom->cell, shape);
@@ -104,24 +116,15 @@ static bool cut_by_source(fy_flat_cut *cut, const fy_atom *atom)
                                        row_major(shape, atom->src_begin, atom->length, false, n_dims));
     uint32_t last       = flat_part_of(src, n_elements,
                                        row_major(shape, atom->src_begin, atom->length, true, n_dims));
-    for (uint32_t f = first; f <= last; f++) {
-        uint64_t begin, end;
-        fy_box   boxes[FY_MAX_RANGE_BOXES];
-        fy_layout_flat_range(src, f, n_elements, &begin, &end);
-        size_t n = fy_range_boxes(shape, n_dims, begin, end, boxes);
-        for (size_t i = 0; i < n; i++) {
-            fy_atom part;
-            if (!clip(atom, atom->src_begin, &boxes[i], n_dims, &part)) {
-                continue;
-            }
-            part.cell += f;
-            bool held = fy_view_cell_size(cut->route->view, part.cell) > 0;
-            if (!(held ? cut_by_destination(cut, &part) : fy_atoms_push(&cut->orphans, &part))) {
-                return false;
-            }
-        }
+    if (cut->one_part) {
+        first = first > cut->part ? first : cut->part;
+        last  = last < cut->part ? last : cut->part;
     }
-    return true;
+    bool complete = true;
+    for (uint32_t f = first; complete && f <= last; f++) {
+        complete = cut_by_part(cut, atom, f, shape, n_elements);
+    }
+    return complete;
 }
 
 /* Boxes without a holder. */
@@ -206,7 +209,7 @@ static bool ask_others(fy_flat_cut *cut)
             fy_atom other = tried.items[i];
             complete      = choose_owners(cut->routes, cut->route, number, &other)
                                 ? cut_by_source(cut, &other)
-                                : cut_by_destination(cut, &tried.items[i]);
+                                : fy_atoms_push(&cut->boxes, &tried.items[i]);
         }
     }
     fy_atoms_cleanup(&tried);
@@ -230,14 +233,43 @@ void fy_flat_cut_init(fy_flat_cut *cut, const fy_routes *routes, const fy_route 
                          &cut->dst_end);
 }
 
+void fy_flat_cut_only(fy_flat_cut *cut, uint32_t cell)
+{
+    cut->one_part = cut->src->n_flat != 0;
+    cut->part     = cut->one_part ? cell % cut->src->n_flat : 0;
+}
+
+/*
+ * The destination cuts first: its range is a few boxes, so that a rank of many looks at the ranges
+ * that meet its own only.
+ */
+static bool cut_by_destination(fy_flat_cut *cut, const fy_atom *atom)
+{
+    if (cut->dst->n_flat == 0) {
+        return cut_by_source(cut, atom);
+    }
+    fy_box boxes[FY_MAX_RANGE_BOXES];
+    bool   complete = true;
+    size_t n =
+        fy_range_boxes(cut->dst_shape, cut->route->n_dims, cut->dst_begin, cut->dst_end, boxes);
+    for (size_t i = 0; complete && i < n; i++) {
+        fy_atom part;
+        complete = !clip(atom, atom->dst_begin, &boxes[i], cut->route->n_dims, &part) ||
+                   cut_by_source(cut, &part);
+    }
+    return complete;
+}
+
 bool fy_flat_cut_push(fy_flat_cut *cut, const fy_atom *atom)
 {
     cut->boxes.n_items   = 0;
     cut->orphans.n_items = 0;
-    if (!cut_by_source(cut, atom) || (cut->orphans.n_items > 0 && !ask_others(cut))) {
+    if (!cut_by_destination(cut, atom) || (cut->orphans.n_items > 0 && !ask_others(cut))) {
         return false;
     }
-    fy_atoms_join(&cut->boxes, cut->route->n_dims);
+    if (cut->dst->n_flat != 0 || cut->has_new_owners) {
+        fy_atoms_join(&cut->boxes, 0, cut->route->n_dims);
+    }
     for (size_t i = 0; i < cut->boxes.n_items; i++) {
         if (!fy_atoms_push(cut->atoms, &cut->boxes.items[i])) {
             return false;
@@ -249,9 +281,10 @@ bool fy_flat_cut_push(fy_flat_cut *cut, const fy_atom *atom)
 void fy_flat_cut_end(fy_flat_cut *cut)
 {
     if (cut->has_new_owners) {
-        fy_atoms_join(cut->atoms,
+        fy_atoms_join(cut->atoms, 0,
                       cut->route->n_dims); /* a new owner may have the box beside as well */
     }
+    cut->atoms->n_steps += cut->boxes.n_steps;
     fy_atoms_cleanup(&cut->boxes);
     fy_atoms_cleanup(&cut->orphans);
 }

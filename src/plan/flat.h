@@ -16,11 +16,15 @@ typedef struct fy_flat_cut {
     fy_atoms         boxes;   /* scratch: the parts of one box */
     fy_atoms         orphans; /* scratch: those whose source cell has no holder */
     bool             has_new_owners;
+    bool             one_part; /* only what this flat part of the source has */
+    uint32_t         part;
     fy_atoms        *atoms;
 } fy_flat_cut;
 
 void fy_flat_cut_init(fy_flat_cut *cut, const fy_routes *routes, const fy_route *route,
                       uint32_t dst, fy_atoms *atoms);
+/* Leaves out what other flat parts than that of a source cell have. */
+void fy_flat_cut_only(fy_flat_cut *cut, uint32_t cell);
 /* Adds the parts of a box that the flat cuts make; false: no memory. */
 bool fy_flat_cut_push(fy_flat_cut *cut, const fy_atom *atom);
 /* After the last box; also of a cut that was not begun. */

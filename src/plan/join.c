@@ -51,11 +51,12 @@ static int (*const compare[FY_MAX_DIMS])(const void *, const void *) = {
     compare_along_4, compare_along_5, compare_along_6, compare_along_7};
 
 /* Whether any boxes joined along a dimension. */
-static bool join_along(fy_atoms *atoms, uint32_t along)
+static bool join_along(fy_atoms *atoms, size_t first, uint32_t along)
 {
-    size_t kept = 0;
-    fy_sort(atoms->items, atoms->n_items, sizeof *atoms->items, compare[along]);
-    for (size_t i = 1; i < atoms->n_items; i++) {
+    size_t kept = first;
+    atoms->n_steps += atoms->n_items - first;
+    fy_sort(atoms->items + first, atoms->n_items - first, sizeof *atoms->items, compare[along]);
+    for (size_t i = first + 1; i < atoms->n_items; i++) {
         fy_atom       *last = &atoms->items[kept];
         const fy_atom *next = &atoms->items[i];
         if (compare_others(last, next, along) == 0 &&
@@ -67,15 +68,15 @@ static bool join_along(fy_atoms *atoms, uint32_t along)
         }
     }
     bool joined    = kept + 1 < atoms->n_items;
-    atoms->n_items = atoms->n_items == 0 ? 0 : kept + 1;
+    atoms->n_items = kept + 1;
     return joined;
 }
 
 /* Inner dimensions first: long rows are copied fastest. */
-void fy_atoms_join(fy_atoms *atoms, uint32_t n_dims)
+void fy_atoms_join(fy_atoms *atoms, size_t first, uint32_t n_dims)
 {
     uint32_t n_done = 0; /* dimensions in a row along which nothing joins any more */
-    for (uint32_t turn = 0; n_done < n_dims && atoms->n_items > 1; turn++) {
-        n_done = join_along(atoms, n_dims - 1 - turn % n_dims) ? 1 : n_done + 1;
+    for (uint32_t turn = 0; n_done < n_dims && atoms->n_items > first + 1; turn++) {
+        n_done = join_along(atoms, first, n_dims - 1 - turn % n_dims) ? 1 : n_done + 1;
     }
 }

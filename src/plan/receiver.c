@@ -408,7 +408,7 @@ static ferry_status send_parcels(fy_receiver *receiver, uint32_t leg, const fy_r
 {
     fy_atoms    *parcels = &receiver->parcels;
     ferry_status status  = FERRY_OK;
-    fy_atoms_join(parcels, route->n_dims);
+    fy_atoms_join(parcels, 0, route->n_dims);
     for (size_t i = 0; i < parcels->n_items && status == FERRY_OK; i++) {
         const fy_atom *parcel = &parcels->items[i];
         status                = add_move(receiver, leg, route, parcel, NULL, parcel->cell, error);

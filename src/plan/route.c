@@ -12,6 +12,8 @@ static void route_cleanup(fy_route *route)
 {
     fy_free(route->touch_begin);
     fy_free(route->touches);
+    fy_free(route->touch_atoms);
+    fy_free(route->atom_index);
     fy_free(route->atom_count);
     fy_free(route->wanted);
 }
@@ -289,96 +291,137 @@ static const char *route_example(const fy_routes *routes, const fy_route *route)
 }
 
 /*
- * An irregular route lists its touches: one pass over the boxes of all destination cells counts
- * them by source cell, a second one places them. last[] is the destination that touched a cell
- * last.
+ * An irregular route lists its touches. One pass over the boxes of all destination cells notes what
+ * each box is; sorted by source cell, the notes are the touches.
  */
-typedef struct listing {
-    const fy_routes *routes;
-    fy_route        *route;
-    uint32_t        *last;
-    size_t          *next; /* [n_cells + 1]: a cell's count, then where its next touch goes */
-    bool             placing;
-} listing;
+typedef struct noted_atom {
+    uint64_t volume;
+    uint32_t cell;
+    uint32_t dst;
+    uint32_t index; /* among those of its destination cell */
+} noted_atom;
 
-static void list_atom(listing *l, uint32_t dst, const fy_atom *atom)
+typedef struct notes {
+    noted_atom *items;
+    size_t      n, capacity;
+    size_t     *cell_begin; /* [n_cells + 2] how many each cell has, then where they begin */
+    uint32_t   *order;      /* items by cell, then as they came: by destination and index */
+} notes;
+
+static void notes_cleanup(notes *n)
 {
-    uint32_t cell  = atom->cell;
-    bool     fresh = l->last[cell] != dst;
-    l->last[cell]  = dst;
-    if (!l->placing) {
-        l->next[cell + 1] += fresh;
-        l->route->wanted[dst] += atom->volume;
-        return;
-    }
-    if (fresh) {
-        l->route->touches[l->next[cell]++] = (fy_cell_touch){.dst = dst};
-    }
-    l->route->touches[l->next[cell] - 1].volume += atom->volume;
+    fy_free(n->items);
+    fy_free(n->cell_begin);
+    fy_free(n->order);
 }
 
-static ferry_status list_pass(listing *l, bool placing, ferry_error *error)
+static ferry_status note_atoms(fy_route *route, uint32_t dst, const fy_atoms *atoms, notes *n,
+                               ferry_error *error)
+{
+    if (n->n + atoms->n_items > UINT32_MAX ||
+        !fy_reserve((void **)&n->items, &n->capacity, n->n + atoms->n_items, sizeof *n->items)) {
+        return fy_fail_no_memory(error, "the touches of flat shards");
+    }
+    for (size_t i = 0; i < atoms->n_items; i++) {
+        const fy_atom *atom = &atoms->items[i];
+        n->items[n->n++]    = (noted_atom){
+               .volume = atom->volume, .cell = atom->cell, .dst = dst, .index = (uint32_t)i};
+        n->cell_begin[atom->cell + 2]++;
+        route->wanted[dst] += atom->volume;
+    }
+    route->atom_count[dst] = (uint32_t)atoms->n_items;
+    return FERRY_OK;
+}
+
+static ferry_status note_all(fy_routes *routes, fy_route *route, notes *n, ferry_error *error)
 {
     fy_atoms     atoms  = {0};
-    uint32_t     n_dst  = fy_route_dst_holders(l->routes, l->route)->n_cells;
+    uint32_t     n_dst  = fy_route_dst_holders(routes, route)->n_cells;
     ferry_status status = FERRY_OK;
-    l->placing          = placing;
-    memset(l->last, 0xff, l->route->n_cells * sizeof *l->last);
     for (uint32_t dst = 0; dst < n_dst && status == FERRY_OK; dst++) {
-        status = fy_route_list_atoms(l->routes, l->route, dst, &atoms, error);
-        for (size_t i = 0; status == FERRY_OK && i < atoms.n_items; i++) {
-            list_atom(l, dst, &atoms.items[i]);
+        status = fy_route_list_atoms(routes, route, dst, &atoms, error);
+        if (status == FERRY_OK) {
+            status = note_atoms(route, dst, &atoms, n, error);
         }
-        l->route->atom_count[dst] = (uint32_t)atoms.n_items;
     }
+    routes->flat_steps += atoms.n_steps;
     fy_atoms_cleanup(&atoms);
     return status;
 }
 
-static void add_up_touches(fy_route *route)
+/* Placing moves each begin to its end: with an entry more in front, that is the table itself. */
+static bool order_notes(const fy_route *route, notes *n)
 {
+    n->order = fy_alloc(n->n, sizeof *n->order);
     for (uint32_t c = 0; c < route->n_cells; c++) {
-        uint64_t before = 0;
-        for (size_t i = route->touch_begin[c]; i < route->touch_begin[c + 1]; i++) {
-            route->touches[i].before = before;
-            before += route->touches[i].volume;
-        }
+        n->cell_begin[c + 2] += n->cell_begin[c + 1];
     }
+    for (size_t i = 0; n->order != NULL && i < n->n; i++) {
+        n->order[n->cell_begin[n->items[i].cell + 1]++] = (uint32_t)i;
+    }
+    return n->order != NULL;
 }
 
-static ferry_status list_irregular(const fy_routes *routes, fy_route *route, ferry_error *error)
+/* Turns the ordered notes to touches, and the places of their atoms. */
+static bool fill_touches(fy_route *route, const notes *n)
 {
-    uint32_t n_dst = fy_route_dst_holders(routes, route)->n_cells;
-    listing  l     = {.routes = routes, .route = route};
-    l.last         = fy_alloc(route->n_cells, sizeof *l.last);
-    /* Placing moves each begin to its end: with one entry more in front, that is the table itself.
-     */
-    route->touch_begin  = fy_alloc_zeroed((size_t)route->n_cells + 2, sizeof *route->touch_begin);
-    route->atom_count   = fy_alloc_zeroed(n_dst, sizeof *route->atom_count);
-    route->wanted       = fy_alloc_zeroed(n_dst, sizeof *route->wanted);
-    ferry_status status = FERRY_OK;
-    if (l.last == NULL || route->touch_begin == NULL || route->atom_count == NULL ||
-        route->wanted == NULL) {
-        status = fy_fail_no_memory(error, "the touches of flat shards");
-        goto out;
+    size_t n_touches   = 0;
+    route->touches     = fy_alloc(n->n, sizeof *route->touches);
+    route->touch_atoms = fy_alloc(n->n + 1, sizeof *route->touch_atoms);
+    route->atom_index  = fy_alloc(n->n, sizeof *route->atom_index);
+    if (route->touches == NULL || route->touch_atoms == NULL || route->atom_index == NULL) {
+        return false;
     }
-    l.next = route->touch_begin + 1;
-    status = list_pass(&l, false, error);
     for (uint32_t c = 0; c < route->n_cells; c++) {
-        l.next[c + 1] += l.next[c];
+        uint64_t before       = 0;
+        route->touch_begin[c] = n_touches;
+        for (size_t i = n->cell_begin[c]; i < n->cell_begin[c + 1]; i++) {
+            const noted_atom *a = &n->items[n->order[i]];
+            if (n_touches == route->touch_begin[c] || route->touches[n_touches - 1].dst != a->dst) {
+                route->touch_atoms[n_touches] = i;
+                route->touches[n_touches++]   = (fy_cell_touch){.before = before, .dst = a->dst};
+            }
+            route->touches[n_touches - 1].volume += a->volume;
+            route->atom_index[i] = a->index;
+            before += a->volume;
+        }
     }
-    route->touches = fy_alloc(l.next[route->n_cells], sizeof *route->touches);
-    if (status == FERRY_OK && route->touches == NULL) {
+    route->touch_begin[route->n_cells] = n_touches;
+    route->touch_atoms[n_touches]      = n->n;
+    return true;
+}
+
+/* Whether no flat part of a shared source has lost its holders. */
+static bool has_all_holders(const fy_route *route)
+{
+    for (uint32_t c = 0; c < route->n_cells; c++) {
+        if (fy_view_cell_size(route->view, c) == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static ferry_status list_irregular(fy_routes *routes, fy_route *route, ferry_error *error)
+{
+    uint32_t n_dst     = fy_route_dst_holders(routes, route)->n_cells;
+    notes    n         = {0};
+    n.cell_begin       = fy_alloc_zeroed((size_t)route->n_cells + 2, sizeof *n.cell_begin);
+    route->touch_begin = fy_alloc_zeroed((size_t)route->n_cells + 1, sizeof *route->touch_begin);
+    route->atom_count  = fy_alloc_zeroed(n_dst, sizeof *route->atom_count);
+    route->wanted      = fy_alloc_zeroed(n_dst, sizeof *route->wanted);
+    bool complete      = n.cell_begin != NULL && route->touch_begin != NULL &&
+                    route->atom_count != NULL && route->wanted != NULL;
+    ferry_status status = complete ? note_all(routes, route, &n, error) : FERRY_OK;
+    complete = complete && status == FERRY_OK && order_notes(route, &n) && fill_touches(route, &n);
+    if (status == FERRY_OK && !complete) {
         status = fy_fail_no_memory(error, "the touches of flat shards");
     }
-    if (status == FERRY_OK) {
-        status = list_pass(&l, true, error);
+    if (status == FERRY_OK && !has_all_holders(route)) {
+        fy_free(route->touch_atoms); /* what has no holder was taken from other cells */
+        route->touch_atoms = NULL;
     }
-    if (status == FERRY_OK) {
-        add_up_touches(route);
-    }
-out:
-    fy_free(l.last);
+    notes_cleanup(&n);
     return status;
 }
 

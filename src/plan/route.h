@@ -48,6 +48,8 @@ typedef struct fy_route {
     bool           merges_by_rank; /* shared source pieces: boxes of one sender may join */
     size_t        *touch_begin;    /* irregular: [n_cells + 1] */
     fy_cell_touch *touches;        /* irregular: by ascending destination */
+    size_t        *touch_atoms;    /* irregular: [touches + 1] into atom_index; NULL: not known */
+    uint32_t      *atom_index;     /* the places of a touch's atoms among all of its destination */
     uint32_t      *atom_count;     /* irregular: [destination cells] */
     uint64_t      *wanted;         /* irregular: [destination cells] elements */
     size_t         first_line;     /* into the plan's lines, one per source cell */
@@ -99,6 +101,7 @@ typedef struct fy_routes {
     fy_hash128       *overlap_keys;
     size_t            key_capacity;
     uint64_t          total_bytes;
+    uint64_t          flat_steps; /* n_steps of all irregular routes */
 } fy_routes;
 
 /* Routes and legs of every destination tensor that fits the subset pattern (NULL: all). */
@@ -163,6 +166,12 @@ static inline uint32_t fy_route_leg(const fy_routes *routes, const fy_route *rou
 
 /* Elements that one destination replica of all cells wants of a source cell. */
 uint64_t fy_route_cell_total(const fy_route *route, uint32_t cell);
+/* Whether the atoms of a source cell can be listed without those of others. */
+static inline bool fy_route_is_listed_by_cell(const fy_route *route)
+{
+    return route->is_regular || route->touch_atoms != NULL;
+}
+
 /* Volume and position of what a destination cell wants of a source cell; volume 0: nothing. */
 fy_cell_touch fy_route_touch(const fy_routes *routes, const fy_route *route, uint32_t cell,
                              uint32_t dst);
@@ -187,6 +196,7 @@ typedef struct fy_atoms {
     fy_atom *items;
     size_t   n_items;
     size_t   capacity;
+    uint64_t n_steps; /* boxes looked at to cut and join them, since the beginning */
 } fy_atoms;
 
 /* More than this many boxes of one tensor for one rank is FERRY_ERR_LIMIT. */
@@ -196,19 +206,19 @@ enum { FY_MAX_ATOMS = 1 << 24 };
 ferry_status fy_route_list_atoms(const fy_routes *routes, const fy_route *route, uint32_t dst,
                                  fy_atoms *atoms, ferry_error *error);
 /*
- * Only those of one source cell, in the same order; index[i] is where atom i stands among all. For
- * a regular route the others are not visited.
+ * Only those of one source cell, in the same order; index[i] is where atom i stands among all. The
+ * others are not visited, unless flat parts without holders are taken from elsewhere.
  */
 ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *route, uint32_t cell,
                                       uint32_t dst, fy_atoms *atoms, uint64_t **index_inout,
                                       size_t *index_capacity, ferry_error *error);
 bool         fy_atoms_push(fy_atoms *atoms, const fy_atom *atom);
 /*
- * Joins boxes of one cell that are a box together until no two are. What is adjacent in the global
- * index is so in both shards too, but not the other way round: only the global index decides.
- * Leaves them in some order.
+ * Joins boxes of one cell, from item first on, that are a box together until no two are. What is
+ * adjacent in the global index is so in both shards too, but not the other way round: only the
+ * global index decides. Leaves them in some order.
  */
-void fy_atoms_join(fy_atoms *atoms, uint32_t n_dims);
+void fy_atoms_join(fy_atoms *atoms, size_t first, uint32_t n_dims);
 void fy_atoms_cleanup(fy_atoms *atoms);
 
 /* The destination cells that want something of a source cell, ascending. */

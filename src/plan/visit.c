@@ -227,8 +227,8 @@ static bool is_countable(const visit *v, size_t first, size_t next, const errand
 {
     const fy_leg   *leg   = &v->plan->routes.legs[e->leg];
     const fy_route *route = &v->plan->routes.routes[leg->route];
-    return e->is_whole && next - first == 1 && route->is_regular && !route->merges_by_rank &&
-           fy_lines_extra(&v->plan->lines, e->to, e->leg) == 0;
+    return e->is_whole && next - first == 1 && fy_route_is_listed_by_cell(route) &&
+           !route->merges_by_rank && fy_lines_extra(&v->plan->lines, e->to, e->leg) == 0;
 }
 
 static ferry_status send_counted(visit *v, const errand *e, uint64_t first_task, ferry_error *error)

@@ -149,6 +149,79 @@ static void test_worlds(void **state)
     }
 }
 
+/*
+ * Shards that are cut flat over everybody, as fully sharded training has them. What planning looks
+ * at grows with the ranks, and what one rank looks at does not. With sizes of their own, too.
+ */
+enum { FLAT_ROWS = 8200, FLAT_COLUMNS = 1000, SMALL_FLAT = 256, LARGE_FLAT = 1024 };
+
+static const struct {
+    const char *name;
+    const char *destination; /* with the number of ranks in it, if it depends on that */
+    bool        sizes;
+} flat_rows[] = {
+    {"to columns", "'mesh':[['tp',8]],'rules':[{'match':'*','shard':[{'dim':1,'axis':'tp'}]}]",
+     false},
+    {"to rows", "'mesh':[['tp',8]],'rules':[{'match':'*','shard':[{'dim':0,'axis':'tp'}]}]", false},
+    {"to columns, uneven",
+     "'mesh':[['tp',8]],'rules':[{'match':'*','shard':[{'dim':1,'axis':'tp'}]}]", true},
+    {"to another flat cut", "'mesh':[['dp',%u]],'rules':[{'match':'*','flat':{'axis':'dp'}}]",
+     false},
+};
+
+static ferry_plan *plan_flat(size_t i, uint32_t n_ranks)
+{
+    static char spec[1 << 16], sizes[1 << 15], destination[500];
+    uint64_t    total = (uint64_t)FLAT_ROWS * FLAT_COLUMNS, done = 0;
+    size_t      used = 0;
+    for (uint32_t r = 0; flat_rows[i].sizes && r < n_ranks; r++) {
+        uint64_t end = r + 1 == n_ranks ? total : total / n_ranks * (r + 1) + r * r % 701;
+        used += (size_t)snprintf(sizes + used, sizeof sizes - used, "%s%llu",
+                                 r == 0 ? ",'sizes':[" : ",", (unsigned long long)(end - done));
+        done = end;
+    }
+    snprintf(sizes + used, sizeof sizes - used, "%s", used > 0 ? "]" : "");
+    snprintf(destination, sizeof destination, flat_rows[i].destination, n_ranks - 1);
+    snprintf(spec, sizeof spec,
+             "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[%d,%d],'dtype':'bf16'}],"
+             "'source':{'mesh':[['dp',%u]],'rules':[{'match':'*','flat':{'axis':'dp'%s}}]},"
+             "'destination':{%s}}",
+             FLAT_ROWS, FLAT_COLUMNS, n_ranks, sizes, destination);
+    return plan_of(spec, NULL);
+}
+
+static void test_flat_sources(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(flat_rows); i++) {
+        uint64_t made[2], n_moves[2];
+        for (int large = 0; large < 2; large++) {
+            uint32_t              n_ranks    = large == 1 ? LARGE_FLAT : SMALL_FLAT;
+            ferry_plan           *plan       = plan_flat(i, n_ranks);
+            ferry_plan_totals     totals     = FERRY_PLAN_TOTALS_INIT;
+            ferry_plan_statistics statistics = FERRY_PLAN_STATISTICS_INIT;
+            ferry_error           error;
+            must(ferry_plan_get_totals(plan, &totals, &error), &error);
+            must(ferry_plan_get_statistics(plan, &statistics, &error), &error);
+            made[large]    = statistics.flat_steps;
+            n_moves[large] = totals.n_moves;
+            for (uint32_t rank = n_ranks / 3; rank < n_ranks; rank += n_ranks / 5) {
+                ferry_visit_statistics s = FERRY_VISIT_STATISTICS_INIT;
+                tally                  t = {.rank = rank, .in_order = true};
+                must(ferry_plan_visit(plan, rank, count_move, &t, &s, &error), &error);
+                check_at(t.n_moves > 0 && t.in_order && s.moves_visited == t.n_moves,
+                         "%s, %u ranks, rank %u: %llu moves visited for %llu of its own",
+                         flat_rows[i].name, n_ranks, rank, (unsigned long long)s.moves_visited,
+                         (unsigned long long)t.n_moves);
+            }
+            ferry_plan_destroy(plan);
+        }
+        check_at(made[0] > 0 && made[1] < 5 * made[0] && n_moves[1] > 2 * n_moves[0],
+                 "%s: %llu boxes for %d ranks, but %llu for %d", flat_rows[i].name,
+                 (unsigned long long)made[1], LARGE_FLAT, (unsigned long long)made[0], SMALL_FLAT);
+    }
+}
+
 /* Ranks that take no part in anything cost nothing. */
 static void test_idle_rank(void **state)
 {
@@ -174,6 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_worlds),
+        cmocka_unit_test(test_flat_sources),
         cmocka_unit_test(test_idle_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
