@@ -364,46 +364,22 @@ static int compare_coordinates(const void *a, const void *b)
 }
 
 /* Ascending, so that the replicas of a tensor come in the order of the mesh. */
-/* 0 and -1 are one coordinate on an axis of one: a mesh of any size may take the same rules. */
-static void settle_coordinates(fy_pin *pin)
+static ferry_status settle_coordinates(fy_pin *pin, const fy_json_place *place, ferry_error *error)
 {
-    uint32_t kept = 0;
     fy_sort(pin->coordinates, pin->n_coordinates, sizeof *pin->coordinates, compare_coordinates);
-    for (uint32_t i = 0; i < pin->n_coordinates; i++) {
-        if (kept == 0 || pin->coordinates[kept - 1] != pin->coordinates[i]) {
-            pin->coordinates[kept++] = pin->coordinates[i];
+    for (uint32_t i = 1; i < pin->n_coordinates; i++) {
+        if (pin->coordinates[i - 1] == pin->coordinates[i]) {
+            return fy_json_fail(place, error, "names coordinate %u twice", pin->coordinates[i]);
         }
     }
-    pin->n_coordinates = kept;
+    return FERRY_OK;
 }
 
-static int compare_values(const void *a, const void *b)
+/* [0, -1] is one coordinate on an axis of one: the rules of a long pipeline fit a short one. */
+static bool is_first_and_last(const json_t *list)
 {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* But a value that is written twice is a mistake. */
-static ferry_status check_values(const json_t *list, const fy_json_place *place, ferry_error *error)
-{
-    size_t   n      = json_array_size(list);
-    int64_t *values = fy_alloc(n, sizeof *values);
-    if (values == NULL) {
-        return fy_fail_no_memory(error, "a rule");
-    }
-    for (size_t i = 0; i < n; i++) {
-        values[i] = json_integer_value(json_array_get(list, i));
-    }
-    fy_sort(values, n, sizeof *values, compare_values);
-    ferry_status status = FERRY_OK;
-    for (size_t i = 1; i < n && status == FERRY_OK; i++) {
-        if (values[i] == values[i - 1]) {
-            status =
-                fy_json_fail(place, error, "names coordinate %lld twice", (long long)values[i]);
-        }
-    }
-    fy_free(values);
-    return status;
+    return json_array_size(list) == 2 && json_integer_value(json_array_get(list, 0)) !=
+                                             json_integer_value(json_array_get(list, 1));
 }
 
 static ferry_status parse_pin(ferry_spec *spec, const fy_side *side, const json_t *json,
@@ -411,8 +387,8 @@ static ferry_status parse_pin(ferry_spec *spec, const fy_side *side, const json_
 {
     bool   is_list = json_is_array(json);
     size_t n       = is_list ? json_array_size(json) : 1;
-    /* From the front and from the back each can be named once. */
-    if (n == 0 || n > 2 * (size_t)side->axes[pin->axis].size) {
+    bool   is_one  = side->axes[pin->axis].size == 1 && is_list && is_first_and_last(json);
+    if (n == 0 || (n > side->axes[pin->axis].size && !is_one)) {
         return fy_json_fail(place, error, "lists %zu of the %u coordinates of axis \"%s\"", n,
                             side->axes[pin->axis].size, side->axes[pin->axis].name);
     }
@@ -429,9 +405,8 @@ static ferry_status parse_pin(ferry_spec *spec, const fy_side *side, const json_
             return status;
         }
     }
-    status = is_list ? check_values(json, place, error) : FERRY_OK;
-    settle_coordinates(pin);
-    return status;
+    pin->n_coordinates = is_one ? 1 : pin->n_coordinates;
+    return settle_coordinates(pin, place, error);
 }
 
 static ferry_status parse_pins(ferry_spec *spec, const fy_side *side, const json_t *json,

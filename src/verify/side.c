@@ -109,8 +109,10 @@ static ferry_status read_pin(fy_proof_spec *spec, const fy_proof_mesh *mesh, con
             return status;
         }
         for (size_t j = 0; j < i; j++) {
-            /* The same value; 0 and -1 may mean one coordinate on an axis of one. */
-            if (json_equal(json_array_get(json, j), value)) {
+            /* But 0 and -1 may both be there: on an axis of one they mean the same. */
+            bool same =
+                coordinates[j] == (uint64_t)(coordinate < 0 ? coordinate + size : coordinate);
+            if (same && (size > 1 || json_equal(json_array_get(json, j), value))) {
                 return fy_json_fail(place, error, "has %lld twice", (long long)coordinate);
             }
         }

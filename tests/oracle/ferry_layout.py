@@ -318,8 +318,9 @@ class Side:
             size = self.size_of(axis)
             values = value if isinstance(value, list) else [value]
             require(all(-size <= v < size for v in values), "%s: on %s out of range" % (name, axis))
-            require(len(set(values)) == len(values), "%s: on %s twice" % (name, axis))
             result[axis] = {v % size for v in values}
+            require(len(result[axis]) == len(values) or (size == 1 and sorted(values) == [-1, 0]),
+                    "%s: on %s twice" % (name, axis))
         return result
 
     def place(self, name, shape):
