@@ -36,6 +36,7 @@ bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader)
         return false;
     }
     fy_pack_u32(&packer, process->shrunk                   ? FY_GONE_ON
+                         : process->successor != NULL      ? FY_SHRINKING
                          : atomic_load(&process->complete) ? FY_COMPLETE
                                                            : FY_UNFINISHED);
     (void)fy_news_pack(&process->failure, &packer);
@@ -53,7 +54,7 @@ static fy_standing read_standing(const fy_message *message, fy_failure *failure_
 {
     fy_reader reader = fy_reader_of(message->payload, message->n_bytes);
     uint32_t  said   = fy_read_u32(&reader);
-    if (message->type != FY_WIRE_STANDING || said > FY_GONE_ON) {
+    if (message->type != FY_WIRE_STANDING || said > FY_SHRINKING) {
         return FY_GONE;
     }
     if (failure_out != NULL && reader.left > 0) {
@@ -173,7 +174,7 @@ fy_standing fy_doubt_consult(fy_process *old, uint32_t claim)
     if (fy_doubt_concerns(old, claim)) {
         standing = fy_doubt_ask(old->doubt, rank_in_doubt(old, claim), patience, fy_interrupted,
                                 interrupt, NULL);
-        if (standing == FY_COMPLETE || standing == FY_GONE_ON) {
+        if (standing == FY_COMPLETE || standing == FY_SHRINKING || standing == FY_GONE_ON) {
             atomic_store(&old->doubt->complete, true);
         }
     }

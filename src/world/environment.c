@@ -433,6 +433,27 @@ static ferry_status meet_in_file(fy_meeting *meeting, const fy_settings *setting
     return fy_meet_file(meeting, path, meeting->rank, meeting->n_ranks, settings, error);
 }
 
+/*
+ * A launcher that started several processes and says so in words of its own, but not how they find
+ * each other: each would take itself for all there is.
+ */
+static ferry_status check_launcher(ferry_error *error)
+{
+    static const char *const names[] = {"SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMI_SIZE"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        if (text != NULL && strtoul(text, NULL, 10) > 1) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s is \"%.20s\", so this is one of several processes, but nothing says "
+                           "how to find the others: start them with srun --mpi=pmix, Open MPI's "
+                           "mpirun, torchrun or `ferry launch`, or set RANK, WORLD_SIZE, "
+                           "MASTER_ADDR and MASTER_PORT (RANK=0 and WORLD_SIZE=1 to be alone)",
+                           names[i], text);
+        }
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_meet_environment(fy_meeting *meeting, const fy_settings *settings,
                                  ferry_error *error)
 {
@@ -458,6 +479,10 @@ ferry_status fy_meet_environment(fy_meeting *meeting, const fy_settings *setting
     }
     if (set.rank != NULL || set.n_ranks != NULL) {
         return fail_incomplete(&set, error);
+    }
+    ferry_status status = check_launcher(error);
+    if (status != FERRY_OK) {
+        return status;
     }
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                    "nothing says who the other ranks are: RANK and WORLD_SIZE are not set, nor is "

@@ -503,14 +503,15 @@ bool fy_join_read_table(fy_process *process)
     if (n_ranks == 0 || n_ranks > process->n_claims) {
         return false;
     }
-    process->rank       = UINT32_MAX;
-    process->table      = fy_alloc_zeroed(n_ranks, sizeof *process->table);
-    process->rank_at    = fy_alloc_zeroed(n_ranks, sizeof *process->rank_at);
-    process->node_first = fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *process->node_first);
-    process->lost       = fy_alloc_zeroed(n_ranks, sizeof *process->lost);
-    process->silent_ns  = fy_alloc_zeroed(n_ranks, sizeof *process->silent_ns);
-    if (process->table == NULL || process->rank_at == NULL || process->node_first == NULL ||
-        process->lost == NULL || process->silent_ns == NULL ||
+    process->rank        = UINT32_MAX;
+    process->table       = fy_alloc_zeroed(n_ranks, sizeof *process->table);
+    process->rank_at     = fy_alloc_zeroed(n_ranks, sizeof *process->rank_at);
+    process->node_first  = fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *process->node_first);
+    process->lost        = fy_alloc_zeroed(n_ranks, sizeof *process->lost);
+    process->silent_ns   = fy_alloc_zeroed(n_ranks, sizeof *process->silent_ns);
+    process->passed_over = fy_alloc_zeroed(n_ranks, sizeof *process->passed_over);
+    if (process->passed_over == NULL || process->table == NULL || process->rank_at == NULL ||
+        process->node_first == NULL || process->lost == NULL || process->silent_ns == NULL ||
         !read_members(process, &reader, n_ranks) || !order_places(process, n_ranks)) {
         return false;
     }

@@ -192,6 +192,7 @@ void fy_process_free(fy_process *process)
     fy_free(process->node_first);
     fy_free((void *)process->lost);
     fy_free(process->silent_ns);
+    fy_free(process->passed_over);
     fy_free(process->nodes_text);
     pthread_cond_destroy(&process->called);
     pthread_mutex_destroy(&process->lock);

@@ -211,6 +211,8 @@ struct fy_process {
     _Atomic bool all_left;
 
     _Atomic unsigned char *lost; /* by rank: known to be dead, stopped or gone */
+    bool *passed_over;  /* the calling thread's, by rank: lives, but did not come to shrink; it is
+                           marked as lost as well */
     int64_t *silent_ns; /* the calling thread's, by rank: since when its door does not answer; 0: it
                            does, or was not asked */
     fy_process  *successor; /* takes parked joiners */
@@ -372,8 +374,9 @@ typedef enum fy_standing {
     FY_GONE,       /* nobody is behind its door: it is dead, or has closed that world */
     FY_UNFINISHED, /* it is there, and does not have the world complete (yet) */
     FY_COMPLETE,
-    FY_GONE_ON, /* it is in the next world already */
-    FY_SILENT   /* it has not answered yet: it may be slow, stopped or out of reach */
+    FY_GONE_ON,   /* it is in the next world already */
+    FY_SHRINKING, /* it is there, and makes a smaller world as its root */
+    FY_SILENT     /* it has not answered yet: it may be slow, stopped or out of reach */
 } fy_standing;
 
 /* How long one question waits at a door. Who does not answer in time is asked again. */

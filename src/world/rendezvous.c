@@ -156,7 +156,7 @@ bool fy_notice_parse(char *text, fy_notice *notice_out)
 {
     char        ranks[12];
     char        secret[4];
-    fy_notice      read = {0};
+    fy_notice   read = {0};
     char       *at   = text;
     const char *tail = take_line(&at, first_line);
     if (tail == NULL || strcmp(tail, "1") != 0 || !copy_line(&at, "ranks ", ranks, sizeof ranks) ||
@@ -190,7 +190,7 @@ static ferry_status read_notice(const char *path, fy_notice *notice_out, file_id
     }
     if (!there) {
         *found_out = FOUND_NOTHING;
-    } else if (text[0] != '\0' && strncmp(text, first_line, sizeof first_line - 1) != 0) {
+    } else if (id_out->bytes > 0 && strncmp(text, first_line, sizeof first_line - 1) != 0) {
         *found_out = FOUND_OTHER;
     } else {
         *found_out = fy_notice_parse(text, notice_out) ? FOUND_NOTICE : FOUND_DAMAGED;
@@ -277,8 +277,8 @@ static void make_key(fy_meeting *meeting, const char *secret, const fy_notice *s
 static ferry_status host_meeting(fy_meeting *meeting, const char *path, const fy_settings *settings,
                                  ferry_error *error)
 {
-    fy_notice        fresh = {.n_ranks = meeting->n_ranks, .has_secret = settings->secret != NULL};
-    fy_notice        old;
+    fy_notice     fresh = {.n_ranks = meeting->n_ranks, .has_secret = settings->secret != NULL};
+    fy_notice     old;
     file_id       id;
     found         there = FOUND_NOTHING;
     uint16_t      port  = 0;
@@ -323,7 +323,7 @@ typedef struct search {
     int64_t     end_ns;
     int64_t     refused_ns; /* since when who listens there refuses; 0: it does not */
     found       last;
-    fy_notice      notice;
+    fy_notice   notice;
     ferry_error why; /* of the last attempt to reach rank 0; empty if there was none */
 
     fy_interrupt *interrupt;
@@ -506,10 +506,10 @@ ferry_status fy_meet_file(fy_meeting *meeting, const char *path, uint32_t rank, 
 /* Only the own file: another job may be waiting at the same path by now. */
 void fy_meet_file_done(const char *path)
 {
-    fy_notice  says;
-    file_id id;
-    found   there = FOUND_NOTHING;
-    char    own[FY_NOTICE_BY_BYTES];
+    fy_notice says;
+    file_id   id;
+    found     there = FOUND_NOTHING;
+    char      own[FY_NOTICE_BY_BYTES];
     if (path == NULL || read_notice(path, &says, &id, &there, NULL) != FERRY_OK) {
         return;
     }

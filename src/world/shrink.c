@@ -148,18 +148,42 @@ static ferry_status look_for(fy_process *old, uint32_t claim, ferry_error *error
 }
 
 /*
+ * A root that was passed over, for it did not come in time, and now makes a smaller world after
+ * all: all meet there again, or there would be two. FERRY_ANY_RANK: none.
+ */
+static uint32_t has_come_after_all(fy_process *old)
+{
+    for (uint32_t claim = 0; claim < old->rank; claim++) {
+        if (old->passed_over[claim] && fy_doubt_consult(old, claim) == FY_SHRINKING) {
+            old->passed_over[claim] = false;
+            atomic_store(&old->lost[claim], 0);
+            return claim;
+        }
+    }
+    return FERRY_ANY_RANK;
+}
+
+/*
  * At the root: who has not come may be slow or dead. Questions at every door find the dead, so that
  * nobody waits a join limit for them.
  */
 static ferry_status find_dead(fy_process *old, fy_process *process, ferry_error *error)
 {
+    /* All are asked before the join limit ends the waiting for them. */
+    int64_t pause_ns = fy_doubt_patience_ns(old) / 2;
+    pause_ns         = pause_ns < old->join_ns / 4 ? pause_ns : old->join_ns / 4;
     for (;;) {
-        ferry_status status = fy_world_wait(process->world, fy_process_is_tabled, NULL, process,
-                                            fy_doubt_patience_ns(old) / 2, error);
+        ferry_status status =
+            fy_world_wait(process->world, fy_process_is_tabled, NULL, process, pause_ns, error);
         if (status != FERRY_ERR_TIMEOUT || fy_failed(&process->failure)) {
             return status;
         }
-        uint32_t rank = next_missing(process, 0);
+        uint32_t rank = has_come_after_all(old);
+        if (rank != FERRY_ANY_RANK) {
+            old->passed_over[rank] = true; /* find_world finds it again */
+            return fy_fail(error, FERRY_ERR_PEER_LOST, "rank %u has come after all", rank);
+        }
+        rank = next_missing(process, 0);
         for (; rank != FERRY_ANY_RANK; rank = next_missing(process, rank + 1)) {
             status = look_for(old, rank, error);
             if (status != FERRY_OK) {
@@ -266,14 +290,20 @@ static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_
     ferry_status status = FERRY_ERR_PEER_LOST;
     hope         own    = {.until_ns = fy_now_ns() + old->join_ns};
     for (uint32_t root = 0; root <= old->rank;) {
+        uint32_t late = has_come_after_all(old);
+        if (late != FERRY_ANY_RANK) {
+            root = late;
+            own  = (hope){.until_ns = fy_now_ns() + old->join_ns, .n_lost = own.n_lost};
+        }
         if (root != old->rank && !fy_doubt_awaits(old, root)) {
             root++;
             continue;
         }
-        bool tabled = false;
-        status      = fy_doubt_is_silent(old, root)
-                          ? fy_fail(&text, FERRY_ERR_TIMEOUT, "rank %u does not answer", root)
-                          : attempt(old, root, &tabled, process_out, &text);
+        bool    tabled   = false;
+        int64_t began_ns = fy_now_ns();
+        status           = fy_doubt_is_silent(old, root)
+                               ? fy_fail(&text, FERRY_ERR_TIMEOUT, "rank %u does not answer", root)
+                               : attempt(old, root, &tabled, process_out, &text);
         if (status == FERRY_OK) {
             return status;
         }
@@ -289,11 +319,17 @@ static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_
         /*
          * A root that does not come is ruled out. Where it still answers somebody else was lost
          * meanwhile, and all meet there again: another root would make a second world. In doubt a
-         * root may have said that others have gone on, and died before it said where.
+         * root may have said that others have gone on, and died before it said where. One that
+         * answers, and for a whole limit has made no smaller world, does not come.
          */
         bool again = status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_TIMEOUT;
         bool out   = root != old->rank && standing == FY_GONE &&
                    (again || status == FERRY_ERR_IO || old->doubt != NULL);
+        bool is_absent = root != old->rank && status == FERRY_ERR_TIMEOUT && old->doubt == NULL &&
+                         (standing == FY_UNFINISHED || standing == FY_COMPLETE) &&
+                         fy_now_ns() - began_ns >= old->join_ns;
+        old->passed_over[root] = is_absent;
+        out                    = out || is_absent;
         if (out) {
             fy_doubt_mark_lost(old, root);
         } else if (!again) {

@@ -59,7 +59,9 @@ static void test_cleanup(void **state)
  * The environment
  */
 
-static const char *const all_variables[] = {"RANK",
+static const char *const all_variables[] = {"SLURM_NTASKS",
+                                            "PMI_SIZE",
+                                            "RANK",
                                             "WORLD_SIZE",
                                             "LOCAL_RANK",
                                             "LOCAL_WORLD_SIZE",
@@ -448,6 +450,30 @@ static void test_file_by_environment(void **state)
     clear_environment();
 }
 
+/* Several processes that are not told how to find each other: none of them is alone. */
+static void test_environment_of_a_launcher(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *value, *says;
+    } rows[] = {
+        {"SLURM_NTASKS", "2", "SLURM_NTASKS is \"2\", so this is one of several processes"},
+        {"PMI_SIZE", "3", "PMI_SIZE is \"3\", so this is one of several processes"},
+        {"SLURM_NTASKS", "1", "nothing says who the other ranks are"},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        fy_settings settings = settings_of(1, NULL);
+        fy_meeting  meeting  = FY_MEETING_INIT;
+        ferry_error error;
+        clear_environment();
+        setenv(rows[i].name, rows[i].value, 1);
+        check_status(rows[i].name, FERRY_ERR_INVALID_INPUT,
+                     fy_meet_environment(&meeting, &settings, &error), &error);
+        check_says(rows[i].name, rows[i].says, &error);
+    }
+    clear_environment();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -455,6 +481,7 @@ int main(void)
         cmocka_unit_test(test_cleanup),
         cmocka_unit_test(test_environment_good),
         cmocka_unit_test(test_environment_bad),
+        cmocka_unit_test(test_environment_of_a_launcher),
         cmocka_unit_test(test_environment_pmix),
         cmocka_unit_test(test_environment_key),
         cmocka_unit_test(test_root_listens),

@@ -304,6 +304,10 @@ static void test_file_refused(void **state)
     const char *path = path_of("refused");
     put_text(path, "the weights of a model\n", 0600);
     check_refused(path, "is there and is no rendezvous file: name another path, or remove it");
+    put_text(path, "\n", 0600);
+    assert_int_equal(truncate(path, 0), 0);
+    assert_int_equal(truncate(path, 1 << 20), 0); /* all zeros: somebody's, and sparse */
+    check_refused(path, "is there and is no rendezvous file: name another path, or remove it");
     put_text(path, HEAD "by x\nat 127.0.0.1:1\nend\n", 0620);
     check_refused(path, "has mode 0620: others could have written it; remove it");
     put_text(path, HEAD "by x\nat 127.0.0.1:1\nend\n", 0600);

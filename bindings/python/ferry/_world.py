@@ -65,7 +65,11 @@ def _make(group: Any, options: Any) -> "World":
 
 def _described_by_environment() -> bool:
     names = ("RANK", "FERRY_RENDEZVOUS", "PMIX_RANK")
-    return any(name in os.environ for name in names)
+    if any(name in os.environ for name in names):
+        return True
+    # A launcher that starts several processes: alone is not what was meant, and the error says so.
+    sizes = ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMI_SIZE")
+    return any(os.environ.get(size, "1") not in ("", "0", "1") for size in sizes)
 
 
 def shutdown() -> None:

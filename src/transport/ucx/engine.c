@@ -189,35 +189,20 @@ static ferry_status meet(fy_ucx *engine, ferry_status status, ferry_error *error
     return status;
 }
 
-/* A connection that was begun and through which nothing has come yet. */
+/* A connection that was begun and through which nothing has gone yet, as far as is known. */
 static bool is_connecting(const fy_ucx *engine)
 {
     for (uint32_t rank = 0; engine->peers != NULL && rank < engine->host->n_ranks; rank++) {
-        if (engine->peers[rank].ep != NULL && engine->peers[rank].n_events == 0) {
+        if (engine->peers[rank].ep != NULL && !engine->peers[rank].is_joined) {
             return true;
         }
     }
     return false;
 }
 
-static void close_engine(void *state)
+static void free_engine(fy_ucx *engine)
 {
-    fy_ucx *engine = state;
-    fy_ucx_wake_close(engine);
-    bool is_dead = engine->is_dead || engine->host->state(engine->host, NULL) != FERRY_OK;
-    if (engine->worker != NULL && is_dead && is_connecting(engine)) {
-        /*
-         * UCX 1.13 ends the process when a worker goes while it connects; and it may not be run
-         * until it has connected, for that could touch memory that is the caller's again. So it
-         * stays.
-         */
-        engine->host->log(FERRY_LOG_WARN, "ucx: the world failed while ranks were connecting: "
-                                          "UCX's worker is left behind");
-        return;
-    }
     if (engine->worker != NULL) {
-        engine->is_closing = true;
-        engine->is_dead    = is_dead;
         fy_ucx_peers_close(engine);
         ucp_worker_destroy(engine->worker);
     }
@@ -238,6 +223,26 @@ static void close_engine(void *state)
     fy_free(engine->addresses);
     fy_free(engine->closing);
     fy_free(engine);
+}
+
+static void close_engine(void *state)
+{
+    fy_ucx *engine = state;
+    fy_ucx_wake_close(engine);
+    engine->is_closing = true;
+    engine->is_dead    = engine->is_dead || engine->host->state(engine->host, NULL) != FERRY_OK;
+    if (engine->worker != NULL && engine->is_dead && is_connecting(engine)) {
+        /*
+         * UCX 1.13 ends the process when a worker is destroyed that still has to say something on a
+         * connection that is only being made; and running it until it is made can end the process
+         * as well, where that connection fails, and touch memory that is the caller's again. So it
+         * stays.
+         */
+        engine->host->log(FERRY_LOG_WARN, "ucx: the world failed while ranks were connecting: "
+                                          "UCX's worker and its descriptors are left behind");
+    } else {
+        free_engine(engine);
+    }
 }
 
 static ferry_status open_engine(const fy_host *host, void **state_out, ferry_error *error)

@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "transport/ucx/ucx.h"
+
 /*
  * How much may be under way to a peer, and in which pieces a put goes. Pieces keep signs of life
  * coming from a slow peer. TCP is fastest with few large messages under way: more of them only
@@ -528,6 +529,7 @@ void fy_ucx_finish(fy_ucx_op *op, ucs_status_t status)
     case FY_UCX_FLUSHING:
         peer->n_flushing--;
         if (status == UCS_OK) {
+            peer->is_joined = true;
             free_held(op);
         }
         break;
