@@ -1,6 +1,6 @@
 #!/bin/sh
 # The tests that take minutes: thousands of random cases, other libraries' checkpoints and tensors (their packages
-# go to build/packages), then every fuzz target for a minute.
+# go to build/packages), then every fuzz target for an hour, or as many seconds as FERRY_FUZZ_SECONDS says.
 set -eu
 cd "$(dirname "$0")/.."
 scripts/packages.sh tests
@@ -9,6 +9,6 @@ scripts/python_packages.sh
 cmake --preset release
 cmake --build --preset release
 ctest --preset release -L long -j "$(nproc)"
-cmake --preset fuzz
+cmake --preset fuzz "-DFERRY_FUZZ_SECONDS=${FERRY_FUZZ_SECONDS:-3600}"
 cmake --build --preset fuzz
 ctest --test-dir build/fuzz -L fuzz --output-on-failure -j "$(nproc)"

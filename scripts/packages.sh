@@ -36,6 +36,7 @@ fi
 if [ "${1:-}" = fuzz ]; then
     need "command -v clang" clang
     need "ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer*" libclang-rt-dev
+    need "ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.asan*" libclang-rt-dev
 fi
 
 [ -n "$missing" ] || exit 0
