@@ -54,9 +54,10 @@ FERRY_API ferry_status ferry_engine_at(size_t index, const char **name_out,
  *
  *     shm   ucx   strict:shm   trace:delay=200us:ucx   delay=1ms
  *
- * where a missing name means the best for each pair. delay=TIME delays what is put, lose=RANK@N
- * kills the traffic of a rank after N operations, flip=N flips a bit in one of N puts, trace logs
- * every call, strict leaves only what NVSHMEM can do.
+ * where a missing name means the best for each pair. delay=TIME delays what is put, reorder=SEED
+ * lets it wait for a flush or a signal and come in any order, lose=RANK@N kills the traffic of a
+ * rank after N operations, flip=N flips a bit in one of N puts, trace logs every call, strict leaves
+ * only what NVSHMEM can do.
  */
 FERRY_API ferry_status ferry_transport_open(ferry_world *world, const char *engines,
                                             ferry_transport **transport_out, ferry_error *error);
@@ -121,8 +122,9 @@ FERRY_API void *ferry_region_pointer(const ferry_region *region, uint32_t peer);
 
 /*
  * Writes the source to offset of peer's part of the region. Returns when the operation is under
- * way: the source must not change until a flush of that peer returns. A put that would leave the
- * region is FERRY_ERR_MISUSE and moves nothing.
+ * way: the source must not change until a flush of that peer returns, or until the peer is known to
+ * have seen a signal that was raised after it. A put that would leave the region is FERRY_ERR_MISUSE
+ * and moves nothing.
  */
 FERRY_API ferry_status ferry_put(ferry_transport *transport, uint32_t peer, ferry_region *region,
                                  uint64_t offset, const ferry_buffer *source, ferry_queue *queue,

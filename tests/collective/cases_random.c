@@ -9,7 +9,8 @@
 void case_random(rank_context *me)
 {
     uint64_t random = seed_of(me, 10, me->n_ranks, 0);
-    bool     slow   = has_wrapper(me, "delay") || strcmp(me->engine->engine, "ucx") == 0;
+    bool     slow   = has_wrapper(me, "delay") || has_wrapper(me, "reorder") ||
+                strcmp(me->engine->engine, "ucx") == 0;
     for (uint32_t round = 0; round < times_of(me, 6, 60); round++) {
         shape                    s       = draw_shape(&random, me->n_ranks);
         ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);

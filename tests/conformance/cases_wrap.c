@@ -15,6 +15,8 @@ void case_names(rank_context *me)
         {"strict:", "empty"},
         {"delay:NAME", "delay"},
         {"delay=5:NAME", "delay=5"},
+        {"reorder:NAME", "reorder"},
+        {"reorder=x:NAME", "reorder=x"},
         {"delay=ms:NAME", "delay"},
         {"delay=-1ms:NAME", "delay"},
         {"delay=2h:NAME", "delay"},

@@ -685,8 +685,8 @@ static void test_holes(void **state)
 /* Wrappers through which every put must pass hide the way around it; trace does not. */
 static void run_hidden(rank_thread *self)
 {
-    static const char *const hiding[] = {"delay=10us:shm", "lose=0@1000:shm", "flip=5:shm",
-                                         "strict:shm", "trace:flip=5:shm"};
+    static const char *const hiding[] = {"delay=10us:shm", "reorder=1:shm", "lose=0@1000:shm",
+                                         "flip=5:shm",     "strict:shm",    "trace:flip=5:shm"};
     struct iovec             piece    = {.iov_base = arena, .iov_len = 8};
     ferry_transport         *transport;
     uint32_t                 peer = 1 - self->rank;

@@ -1,9 +1,12 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
  * delay=TIME: puts and gets reach the inner engine TIME after the call, in order, many under way at
- * once. A thread of the wrapper's passes them on when the caller does not come back, as a network
- * would; a lock keeps the inner engine to one thread at a time. The lock is recursive because an
- * inner engine that waits is given progress from inside its own call.
+ * once. reorder=SEED: they reach it in any order that a network may choose, by a sequence that the
+ * rank seeds: a put alone not before a flush or a signal after it asks for it, a signal when all
+ * puts before it are in place, and sources are read that late. A thread of the wrapper's passes
+ * them on when the caller does not come back, as a network would; a lock keeps the inner engine to
+ * one thread at a time. The lock is recursive because an inner engine that waits is given progress
+ * from inside its own call.
  */
 #include "transport/wrap/ops.h"
 
@@ -24,7 +27,9 @@ typedef struct delay_host {
 
 struct delay_layer {
     fy_layer        base;
-    int64_t         delay_ns;
+    int64_t         delay_ns; /* of reorder: the most */
+    bool            reorders;
+    uint64_t        random;
     delay_host      inner_host;
     pthread_mutex_t lock;
     pthread_cond_t  changed; /* an operation was added to an empty queue, or stopping */
@@ -60,6 +65,31 @@ static ferry_status parse_delay(fy_layer *layer, const char *argument, ferry_err
     }
     return fy_layer_refuse(
         layer, "it needs a time of at most an hour in ns, us, ms or s, such as delay=200us", error);
+}
+
+/* What is held back for no longer than it takes to see that it was. */
+enum { MOST_REORDER_NS = 200000 };
+
+static ferry_status parse_reorder(fy_layer *layer, const char *argument, ferry_error *error)
+{
+    delay_layer *delay = (delay_layer *)layer;
+    const char  *end;
+    if (argument == NULL || !fy_layer_number(argument, UINT32_MAX, &delay->random, &end) ||
+        *end != '\0') {
+        return fy_layer_refuse(layer, "it needs a seed, such as reorder=7", error);
+    }
+    delay->reorders = true;
+    delay->delay_ns = MOST_REORDER_NS;
+    return FERRY_OK;
+}
+
+/* splitmix64. The lock is held. */
+static uint64_t draw(delay_layer *delay, uint64_t limit)
+{
+    uint64_t x = delay->random += 0x9e3779b97f4a7c15u;
+    x          = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x          = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return (x ^ (x >> 31)) % limit;
 }
 
 /* What the inner engine sees. */
@@ -174,6 +204,67 @@ static void keep_failure(delay_layer *delay, ferry_status status, const ferry_er
     }
 }
 
+/* Nothing asks for it yet. */
+static const int64_t NEVER_NS = INT64_MAX;
+
+/* When the queue has something to do: the first in it decides, or any where they are reordered. */
+static int64_t next_due_ns(const delay_layer *delay)
+{
+    const fy_ops *ops = &delay->ops;
+    int64_t       due = fy_ops_empty(ops) ? NEVER_NS : ops->items[ops->begin].due_ns;
+    for (size_t i = ops->begin; delay->reorders && i < ops->end; i++) {
+        due = ops->items[i].due_ns < due ? ops->items[i].due_ns : due;
+    }
+    return due;
+}
+
+/* A flush, or a signal to that peer, asks for what was put there before. The lock is held. */
+static void ask_for(delay_layer *delay, uint32_t peer, int64_t now_ns)
+{
+    for (size_t i = delay->ops.begin; i < delay->ops.end; i++) {
+        fy_op *op = &delay->ops.items[i];
+        if (op->due_ns == NEVER_NS && (peer == FERRY_ANY_RANK || op->peer == peer)) {
+            op->due_ns = now_ns + (int64_t)draw(delay, (uint64_t)delay->delay_ns);
+        }
+    }
+}
+
+static bool has_earlier(const fy_ops *ops, size_t index)
+{
+    for (size_t i = ops->begin; i < index; i++) {
+        if (ops->items[i].peer == ops->items[index].peer) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Brings one that may go now to the front; false if none may. The lock is held. */
+static bool choose(delay_layer *delay, int64_t now_ns)
+{
+    fy_ops *ops    = &delay->ops;
+    size_t  chosen = ops->end;
+    size_t  n      = 0;
+    if (!delay->reorders) {
+        return !fy_ops_empty(ops) && ops->items[ops->begin].due_ns <= now_ns;
+    }
+    for (size_t i = ops->begin; i < ops->end; i++) {
+        const fy_op *op     = &ops->items[i];
+        bool         may_go = op->due_ns <= now_ns && !(op->has_signal && has_earlier(ops, i));
+        if (may_go && draw(delay, ++n) == 0) {
+            chosen = i;
+        }
+    }
+    if (chosen == ops->end) {
+        return false;
+    }
+    fy_op first = ops->items[chosen];
+    memmove(&ops->items[ops->begin + 1], &ops->items[ops->begin],
+            (chosen - ops->begin) * sizeof first);
+    ops->items[ops->begin] = first;
+    return true;
+}
+
 /*
  * Passes on what is due by now_ns, or forgets it all where the world has failed. The lock is held
  * and inner is in no call.
@@ -188,7 +279,7 @@ static bool deliver(delay_layer *delay, int64_t now_ns)
         keep_failure(delay, host->state(host, NULL), &error);
     }
     delay->depth++;
-    while (!fy_ops_empty(&delay->ops) && delay->ops.items[delay->ops.begin].due_ns <= now_ns) {
+    while (choose(delay, now_ns)) {
         keep_failure(delay, fy_ops_perform_first(&delay->ops, &delay->base, &error), &error);
         worked = true;
     }
@@ -210,10 +301,10 @@ static void *run(void *context)
     while (!delay->stopping) {
         if (deliver(delay, fy_now_ns())) {
             delay->base.host->ring(delay->base.host);
-        } else if (fy_ops_empty(&delay->ops)) {
+        } else if (next_due_ns(delay) == NEVER_NS) {
             pthread_cond_wait(&delay->changed, &delay->lock);
         } else {
-            wait_until(delay, delay->ops.items[delay->ops.begin].due_ns);
+            wait_until(delay, next_due_ns(delay));
         }
     }
     pthread_mutex_unlock(&delay->lock);
@@ -264,6 +355,7 @@ static ferry_status start_thread(delay_layer *delay, ferry_error *error)
 static ferry_status prepare_delay(fy_layer *layer, ferry_error *error)
 {
     delay_layer *delay = (delay_layer *)layer;
+    delay->random += (uint64_t)layer->host->rank << 32; /* each rank has a sequence of its own */
     fill_inner_host(delay);
     if (!init_lock(delay)) {
         return fy_fail_no_memory(error, "a lock of the wrapper \"delay\"");
@@ -336,8 +428,8 @@ static int64_t delay_sleep_ns(void *state)
     delay_layer *delay = state;
     enter(delay);
     int64_t most_ns = fy_inner_sleep_ns(&delay->base);
-    if (!fy_ops_empty(&delay->ops)) {
-        int64_t left_ns = delay->ops.items[delay->ops.begin].due_ns - fy_now_ns();
+    if (next_due_ns(delay) != NEVER_NS) {
+        int64_t left_ns = next_due_ns(delay) - fy_now_ns();
         left_ns         = left_ns < 0 ? 0 : left_ns;
         most_ns         = left_ns < most_ns ? left_ns : most_ns;
     }
@@ -372,6 +464,10 @@ static ferry_status drain(delay_layer *delay, ferry_error *error)
 {
     const fy_host *host   = delay->base.host;
     ferry_status   status = host->state(host, error);
+    pthread_mutex_lock(&delay->lock);
+    ask_for(delay, FERRY_ANY_RANK, fy_now_ns());
+    pthread_cond_signal(&delay->changed);
+    pthread_mutex_unlock(&delay->lock);
     if (status == FERRY_OK && !is_empty(delay)) {
         status = host->wait(host, is_empty, delay_sleep_ns, delay, -1, error);
     }
@@ -442,16 +538,23 @@ static ferry_status add(delay_layer *delay, fy_op *op, ferry_error *error)
     if (status != FERRY_OK) {
         return status;
     }
-    op->due_ns = fy_now_ns() + delay->delay_ns;
+    int64_t now_ns = fy_now_ns();
     pthread_mutex_lock(&delay->lock);
     bool was_empty = fy_ops_empty(&delay->ops);
+    op->due_ns     = now_ns + delay->delay_ns;
+    if (delay->reorders && op->has_signal) {
+        ask_for(delay, op->peer, now_ns);
+        op->due_ns = now_ns + (int64_t)draw(delay, (uint64_t)delay->delay_ns);
+    } else if (delay->reorders) {
+        op->due_ns = NEVER_NS;
+    }
     if (!delay->has_thread) {
         status = start_thread(delay, error);
     }
     if (status == FERRY_OK) {
         status = fy_ops_add(&delay->ops, op, error);
     }
-    if (was_empty) {
+    if (was_empty || delay->reorders) {
         pthread_cond_signal(&delay->changed);
     }
     pthread_mutex_unlock(&delay->lock);
@@ -509,6 +612,17 @@ const fy_layer_kind fy_layer_delay = {
     .summary = "lets operations begin later",
     .bytes   = sizeof(delay_layer),
     .parse   = parse_delay,
+    .prepare = prepare_delay,
+    .wrap    = wrap_delay,
+    .stop    = stop_delay,
+    .cleanup = cleanup_delay,
+};
+
+const fy_layer_kind fy_layer_reorder = {
+    .name    = "reorder",
+    .summary = "lets puts wait for a flush or a signal, and come in any order",
+    .bytes   = sizeof(delay_layer),
+    .parse   = parse_reorder,
     .prepare = prepare_delay,
     .wrap    = wrap_delay,
     .stop    = stop_delay,

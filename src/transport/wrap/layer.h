@@ -44,6 +44,7 @@ struct fy_layer {
 };
 
 extern const fy_layer_kind fy_layer_delay;
+extern const fy_layer_kind fy_layer_reorder;
 extern const fy_layer_kind fy_layer_lose;
 extern const fy_layer_kind fy_layer_flip;
 extern const fy_layer_kind fy_layer_trace;

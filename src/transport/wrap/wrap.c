@@ -7,7 +7,8 @@
 #include <string.h>
 
 static const fy_layer_kind *const kinds[] = {
-    &fy_layer_delay, &fy_layer_lose, &fy_layer_flip, &fy_layer_trace, &fy_layer_strict,
+    &fy_layer_delay, &fy_layer_reorder, &fy_layer_lose,
+    &fy_layer_flip,  &fy_layer_trace,   &fy_layer_strict,
 };
 
 enum { N_KINDS = sizeof kinds / sizeof kinds[0], MOST_LAYERS = 16 };
@@ -19,7 +20,7 @@ typedef struct chain_layers {
 
 const char *fy_wrap_list(void)
 {
-    return "delay=TIME, lose=RANK@N, flip=N, trace, strict";
+    return "delay=TIME, reorder=SEED, lose=RANK@N, flip=N, trace, strict";
 }
 
 static const fy_layer_kind *find_kind(const char *element, size_t length)
