@@ -147,8 +147,8 @@ static void post_up(fy_process *process)
     size_t at = 0;
     do {
         size_t left = own->own_used - at < CHUNK_BYTES ? own->own_used - at : CHUNK_BYTES;
-        fy_control_post(process, process->parent, FY_WIRE_UP, head, HEAD_BYTES, own->own + at,
-                        left);
+        fy_control_post(process, process->parent, FY_WIRE_UP, head, HEAD_BYTES,
+                        left == 0 ? NULL : own->own + at, left);
         fy_control_serve(process);
         at += left;
     } while (at < own->own_used);
@@ -277,7 +277,7 @@ static void advance(fy_process *process)
     size_t at = 0;
     do {
         size_t left = own->result_used - at < CHUNK_BYTES ? own->result_used - at : CHUNK_BYTES;
-        post_down(process, own->result + at, left, own->result_used);
+        post_down(process, left == 0 ? NULL : own->result + at, left, own->result_used);
         fy_control_serve(process);
         at += left;
     } while (at < own->result_used);

@@ -3,8 +3,11 @@
 
 #include "base/alloc.h"
 
-/* No source has more messages under way: its window is far smaller, eager ones included. */
-enum { MOST_OPEN = 1 << 24, FIRST_CAPACITY = 64 };
+/*
+ * No source has more messages under way behind one that is not complete: its window is far smaller,
+ * eager ones included. What one number can make a rank allocate is 32 MiB.
+ */
+enum { MOST_OPEN = 1 << 20, FIRST_CAPACITY = 64 };
 
 static fy_ucx_slot *slot_of(const fy_ucx_order *order, uint64_t number)
 {
