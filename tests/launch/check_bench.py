@@ -184,7 +184,7 @@ def ranks_of(pid):
 
 def case_rank_is_killed():
     for victim in range(3):
-        process = start("bench", "transport", "--ranks", "3", "--seconds", "1")
+        process = start("bench", "transport", "--ranks", "3", "--seconds", "60")
         line = process.stdout.readline()  # the world is there, and the long part begins
         assert line.startswith("ferry"), line
         ranks = ranks_of(process.pid)

@@ -260,7 +260,7 @@ def case_refused():
 
 def case_rank_is_killed():
     for victim in range(3):
-        process = start("bench", "mixed", "--ranks", "3", "--seconds", "2")
+        process = start("bench", "mixed", "--ranks", "3", "--seconds", "60")
         line = process.stdout.readline()  # the world is there, and the long part begins
         assert line.startswith("ferry"), line
         os.kill(ranks_of(process.pid)[victim], signal.SIGKILL)
