@@ -146,6 +146,14 @@ FERRY_API ferry_status ferry_world_create_threads(uint32_t                   n_r
  */
 FERRY_API void ferry_world_destroy(ferry_world *world);
 
+/*
+ * For a program that ends, whatever still stands on the world: leaves it as destroy does, and waits
+ * as long. Ranks that are in a call with this one, a run say, get FERRY_ERR_PEER_LOST with its
+ * number. Nothing but ferry_world_state may be called on the world and what stands on it any more;
+ * all of it goes with the process. NULL is allowed; of a world of threads nothing is done.
+ */
+FERRY_API void ferry_world_leave(ferry_world *world);
+
 FERRY_API uint32_t ferry_world_rank(const ferry_world *world);
 FERRY_API uint32_t ferry_world_n_ranks(const ferry_world *world);
 

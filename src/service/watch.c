@@ -124,9 +124,9 @@ static void judge_absent(ferry_service *service, uint32_t rank, const fy_answer 
     char         theirs[FY_JOINT_TEXT_BYTES];
     if (answer->leaves) {
         fy_world_fail(world, FERRY_ERR_PEER_LOST, rank,
-                      "rank %u has left the world, and rank %u is in ferry_service_run of service "
-                      "%u",
-                      rank, world->rank, service->work.number);
+                      "rank %u has left the world, and a run of service %u that others have begun "
+                      "waits for it",
+                      rank, service->work.number);
     } else if (service->blocks && fy_answer_blocks(world->here, answer)) {
         fy_joint_format(&answer->joint, theirs);
         fy_world_fail(world, FERRY_ERR_MISUSE, rank,

@@ -374,6 +374,11 @@ out:
     return status;
 }
 
+static void leave_world(ferry_world *world)
+{
+    fy_leave_world(world->impl);
+}
+
 static void close_world(ferry_world *world)
 {
     fy_process *process = world->impl;
@@ -396,5 +401,6 @@ const fy_world_ops fy_process_ops = {
     .share_fd       = fy_node_share,
     .watch          = watch,
     .unwatch        = unwatch,
+    .leave          = leave_world,
     .close          = close_world,
 };

@@ -132,6 +132,13 @@ void ferry_world_destroy(ferry_world *world)
     }
 }
 
+void ferry_world_leave(ferry_world *world)
+{
+    if (world != NULL && world->ops->leave != NULL && !fy_world_is_inherited(world)) {
+        world->ops->leave(world);
+    }
+}
+
 /*
  * Nodes
  */

@@ -95,6 +95,8 @@ typedef struct fy_world_ops {
                           ferry_error *error);
     /* After this returns ready is not running and never runs again. */
     void (*unwatch)(ferry_world *world, int fd);
+    /* Tells the others that this rank leaves, and waits for them as close does. (optional) */
+    void (*leave)(ferry_world *world);
     /* Leaves, ends threads, frees impl. */
     void (*close)(ferry_world *world);
 } fy_world_ops;

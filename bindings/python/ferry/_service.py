@@ -11,7 +11,7 @@ from typing import (
     Tuple, Union,
 )  # fmt: skip
 
-from . import _ferry
+from . import _ferry, _world
 from ._errors import Error, InvalidInput, Misuse
 
 if TYPE_CHECKING:
@@ -514,14 +514,20 @@ class RemoteCopyService:
 _live: "weakref.WeakSet[RemoteCopyService]" = weakref.WeakSet()
 
 
-def _finalize_all() -> None:
-    """At exit, before the world is left: others must not take this end for a death."""
+def _leave_all() -> None:
+    """At exit: this rank leaves the worlds of services that were not finalized. Who is in a run with
+    it learns that it is lost; who is not, goes on, and takes the end for no death."""
+    worlds = []
     for service in list(_live):
-        if service._pid == os.getpid():
-            try:
-                service._end(True)
-            except Error:
-                pass
+        handle, world = service._handle, service._world
+        if service._pid != os.getpid() or handle is None or not handle.initialized:
+            continue
+        handle.abandon()
+        if world is not None and all(world is not one for one in worlds):
+            worlds.append(world)
+    for world in worlds:
+        world._leave()
 
 
-atexit.register(_finalize_all)
+# What is registered last is called first: _world, imported above, closes the world after this.
+atexit.register(_leave_all)

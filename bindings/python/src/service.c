@@ -221,6 +221,21 @@ static PyObject *recover(PyObject *self, PyObject *survivors)
     return good ? PyLong_FromUnsignedLongLong(c.version) : NULL;
 }
 
+/*
+ * abandon(): the program ends, and with it what the library and the tensors are; to finalize would
+ * be to wait for ranks that are elsewhere.
+ */
+static PyObject *abandon(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_service *own = (fp_service *)self;
+    if (!own->is_finalized) {
+        own->is_finalized = own->is_abandoned = true;
+        Py_INCREF(self); /* peers may write to its tensors until the process has ended */
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *clear_requests(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -474,11 +489,28 @@ static void end_service(fp_service *own)
     fp_watch_clear(&own->watch);
 }
 
+/*
+ * No code of Python runs: this goes because the program ends, by an exit out of the function that
+ * has the service, say, before functions that are called at the end. What it holds stays until the
+ * process has ended, as peers may write to it.
+ */
+static void leave_with_program(fp_service *own)
+{
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_world_leave(own->raw);
+    PyEval_RestoreThread(thread);
+}
+
 static void dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     fp_service   *own  = (fp_service *)self;
     PyObject_GC_UnTrack(self);
+    if (!own->is_finalized && fp_is_own(&own->use) && PyEval_GetFrame() == NULL) {
+        leave_with_program(own);
+        Py_DECREF(type);
+        return;
+    }
     end_service(own);
     if (fp_is_own(&own->use)) {
         PyThreadState *thread = PyEval_SaveThread();
@@ -514,7 +546,10 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 /* A service that only what it holds can reach: its tensors go when nothing writes to them. */
 static int clear(PyObject *self)
 {
-    end_service((fp_service *)self);
+    fp_service *own = (fp_service *)self;
+    if (!own->is_abandoned) {
+        end_service(own);
+    }
     return 0;
 }
 
@@ -548,6 +583,7 @@ static PyMethodDef methods[] = {
     {"run", fp_service_run, METH_O, "One run; collective."},
     {"start", fp_service_start, METH_O, "Begins a run; collective."},
     {"time_runs", fp_service_time_runs, METH_O, "The seconds of n runs in a loop of C."},
+    {"abandon", abandon, METH_NOARGS, "Leaves it to the end of the program."},
     {"clear_requests", clear_requests, METH_NOARGS, "Forgets what was registered."},
     {"finalize", finalize, METH_VARARGS, "Ends the service; collective."},
     {"recover", recover, METH_O, "The version that all survivors have; collective among them."},

@@ -106,6 +106,7 @@ typedef struct fp_service {
     fp_watch          watch;
     double            patience; /* seconds that an interrupted run has for an orderly end */
     bool              is_finalized, is_running, is_resumed, is_tainted;
+    bool              is_abandoned;
     bool              is_refused; /* it is scheduled, and ends of a task are of different dtypes */
 } fp_service;
 

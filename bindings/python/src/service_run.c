@@ -414,7 +414,9 @@ static void request_drop(fp_request *own)
     PyErr_Fetch(&type, &value, &trace);
     service->dropped = own->request;
     /* In another thread's hands, or a callback's: then its next call ends the run. */
-    if (service->is_finalized) {
+    if (service->is_abandoned) {
+        service->dropped = NULL; /* it goes with the process */
+    } else if (service->is_finalized) {
         service->dropped = NULL;
         ferry_request_destroy(own->request);
     } else if (!service->use.busy && fp_service_enter(service)) {

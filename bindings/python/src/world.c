@@ -431,6 +431,19 @@ static PyObject *close_world(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* At the end of the program, with whatever stands on the world: see ferry_world_leave. */
+static PyObject *leave_for_good(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    fp_world *own = (fp_world *)self;
+    if (own->world != NULL && !own->is_thread && fp_is_own(&own->use)) {
+        Py_BEGIN_ALLOW_THREADS
+        ferry_world_leave(own->world);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
 static void *leave(void *world)
 {
     ferry_world_destroy(world);
@@ -469,6 +482,7 @@ bool fp_add_world(PyObject *module)
         {"shrink", FP_KEYWORDS(shrink), "After a loss: a world of the ranks that live."},
         {"abort", abort_world, METH_VARARGS, "Ends the world on every rank, with a reason."},
         {"check", check, METH_NOARGS, "Raises why the world has failed, if it has."},
+        {"_leave", leave_for_good, METH_NOARGS, "Leaves it as the program ends."},
         {"close", close_world, METH_NOARGS, "Leaves the world."},
         {NULL, NULL, 0, NULL},
     };

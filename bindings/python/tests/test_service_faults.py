@@ -5,6 +5,7 @@ import concurrent.futures
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import unittest
@@ -249,15 +250,33 @@ def goes_on_after_a_loss(rank, size):
     return in_place <= length
 
 
-def ends_without_a_word(rank, size):
-    """A program that ends by an exception is no hang for others, nor for itself."""
+KEPT = []
+
+
+def ends_without_a_word(rank, size, how):
+    """A program that ends, by whatever it be, is a lost rank to those in a run with it."""
     service, _, _ = make(rank, size)
-    if rank == 1:
-        service.run()
-        time.sleep(0.3)
-        return "gone"
     service.run()
-    return outcome(service.run) in ("Misuse", "Aborted", "PeerLost")
+    if rank == 1:
+        if how == "exception":
+            raise Mistake("nobody catches this")
+        if how == "exit":
+            sys.exit(3)
+        KEPT.append(service)  # the program ends, not the life of the service
+        return "gone"
+    try:
+        service.run()
+    except ferry.PeerLost as error:
+        small = ferry.world().shrink()
+        return error.ranks, small.size, service.recover(small) in (0, 1)
+    return "ran"
+
+
+def ends_in_peace(rank, size):
+    """Who is done first is no death to those that are not."""
+    service, _, other = make(rank, size)
+    service.run()
+    return bytes(other) == bytes([2 - rank]) * N_BYTES
 
 
 def leaves_the_block_by_an_exception(rank, size):
@@ -284,7 +303,7 @@ CASES = {
     interrupted_in_a_request: (2, ()), interrupted_when_all_is_done_here: (3, ()),
     interrupted_in_schedule: (2, ()), a_handler_of_the_program: (2, ()),
     callback_that_raises: (2, ()), callback_that_cancels: (2, ()), cancelled_request: (2, ()),
-    killed: (3, (1,)), goes_on_after_a_loss: (3, (1,)), ends_without_a_word: (2, ()),
+    killed: (3, (1,)), goes_on_after_a_loss: (3, (1,)), ends_in_peace: (2, ()),
     leaves_the_block_by_an_exception: (2, ()),
 }
 
@@ -340,7 +359,13 @@ class Faults(unittest.TestCase):
         self.check(goes_on_after_a_loss, [True, None, True])
 
     def test_a_rank_that_ends(self):
-        self.check(ends_without_a_word, [True, "gone"])
+        for how, value in (("exception", None), ("exit", None), ("end", "gone")):
+            with self.subTest(how):
+                self.assertEqual(run_ranks(ends_without_a_word, 2, how, env=DEADLINE,
+                                           may_fail=(1,)), [((1,), 1, True), value])
+
+    def test_ranks_that_end_in_peace(self):
+        self.check(ends_in_peace, [True, True])
 
     def test_a_block_left_by_an_exception(self):
         self.check(leaves_the_block_by_an_exception, ["told", "mistake"])
