@@ -62,6 +62,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data, length);
     text[length]          = '\0';
     const uint8_t *second = line_end(first + 1, end);
+    json_t        *names  = json_stringn((const char *)first + 1, (size_t)(second - first - 1));
+    json_decref(names);
+    if (names == NULL) {
+        return 0; /* names come from JSON, which is UTF-8 */
+    }
     read_model((const char *)first + 1, (size_t)(second - first - 1), &m);
     json_t      *config = second == end
                               ? NULL
