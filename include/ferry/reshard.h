@@ -112,7 +112,10 @@ typedef struct ferry_roster ferry_roster;
 
 FERRY_API ferry_status ferry_roster_create(uint32_t n_ranks, ferry_roster **roster_out,
                                            ferry_error *error);
-/* Each rank at most once; either model may be NULL. The models are copied. */
+/*
+ * Each rank at most once, and before the roster is planned for the first time: from then on it stays
+ * what it is, as its plans do. Either model may be NULL. The models are copied.
+ */
 FERRY_API ferry_status ferry_roster_set(ferry_roster *roster, uint32_t rank,
                                         const ferry_model *src_model, const ferry_model *dst_model,
                                         ferry_error *error);

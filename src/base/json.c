@@ -232,3 +232,42 @@ ferry_status fy_json_member(const json_t *object, const fy_json_place *place, co
     *member_out = member;
     return FERRY_OK;
 }
+
+/* The bytes behind a first byte, and the least number that may need so many; 0: no first byte. */
+static uint32_t sequence_of(unsigned char first, uint32_t *least_out)
+{
+    if (first >= 0xc2 && first < 0xe0) {
+        *least_out = 0x80;
+        return 1;
+    }
+    if (first >= 0xe0 && first < 0xf0) {
+        *least_out = 0x800;
+        return 2;
+    }
+    *least_out = 0x10000;
+    return first >= 0xf0 && first < 0xf5 ? 3 : 0;
+}
+
+bool fy_is_utf8(const char *text)
+{
+    for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
+        if (*at < 0x80) {
+            continue;
+        }
+        uint32_t least, n = sequence_of(*at, &least);
+        uint32_t number = *at & (0x3fu >> n);
+        if (n == 0) {
+            return false;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            if ((*++at & 0xc0) != 0x80) {
+                return false;
+            }
+            number = number << 6 | (*at & 0x3fu);
+        }
+        if (number < least || number > 0x10ffff || (number >= 0xd800 && number < 0xe000)) {
+            return false;
+        }
+    }
+    return true;
+}

@@ -56,4 +56,7 @@ ferry_status fy_json_get_positive(const json_t *json, const fy_json_place *place
 ferry_status fy_json_member(const json_t *object, const fy_json_place *place, const char *key,
                             const json_t **member_out, ferry_error *error);
 
+/* Whether a text may stand in JSON: well-formed UTF-8, without surrogates. */
+bool fy_is_utf8(const char *text);
+
 #endif

@@ -2,6 +2,7 @@
 #include "model/metadata.h"
 
 #include "base/checked.h"
+#include "base/json.h"
 #include "base/options.h"
 #include "base/sort.h"
 #include "model/dtype.h"
@@ -50,11 +51,34 @@ ferry_status fy_metadata_take(const ferry_param_metadata *given, ferry_param_met
     return status == FERRY_OK ? fy_metadata_check(m, error) : status;
 }
 
+/* Names go through JSON and through messages, where they must fit as they do here. */
+static ferry_status check_name(const char *name, uint32_t rank, ferry_error *error)
+{
+    size_t length = strlen(name);
+    if (length >= FERRY_NAME_BYTES) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "%.60s... of rank %u has a name of %zu bytes, more than %d", name, rank,
+                       length, FERRY_NAME_BYTES - 1);
+    }
+    if (!fy_is_utf8(name)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "a parameter of rank %u has a name that is no UTF-8", rank);
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_metadata_check(const ferry_param_metadata *m, ferry_error *error)
 {
     if (m->name == NULL || m->name[0] == '\0') {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "metadata needs FERRY_PARAM_METADATA_INIT and a name");
+    }
+    ferry_status status = check_name(m->name, m->owner_rank, error);
+    if (status == FERRY_OK && m->resolved_name != NULL) {
+        status = check_name(m->resolved_name, m->owner_rank, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
     }
     if (m->n_dims > FERRY_MAX_DIMS || (m->n_partition_sizes > 0 && m->partition_sizes == NULL)) {
         return fy_fail(error, FERRY_ERR_MISUSE, "%s has %u dimensions (at most %d) or lacks a list",

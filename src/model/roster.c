@@ -15,6 +15,7 @@ ferry_status ferry_roster_create(uint32_t n_ranks, ferry_roster **roster_out, fe
         return fy_fail_no_memory(error, "a roster");
     }
     atomic_init(&roster->references, 1);
+    atomic_init(&roster->is_planned, false);
     roster->n_ranks = n_ranks;
     roster->entries = fy_alloc_zeroed(n_ranks, sizeof *roster->entries);
     if (roster->entries == NULL) {
@@ -76,6 +77,13 @@ ferry_status ferry_roster_set(ferry_roster *roster, uint32_t rank, const ferry_m
             error, FERRY_ERR_MISUSE,
             "ferry_roster_set needs a roster and a rank of its world that is not set yet, "
             "not %u",
+            rank);
+    }
+    if (atomic_load_explicit(&roster->is_planned, memory_order_acquire)) {
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "rank %u comes too late: the roster has been planned, and its plans must stay "
+            "what they are; make a new roster",
             rank);
     }
     fy_entry     entry  = {.is_set = true};

@@ -18,6 +18,7 @@ typedef struct fy_entry {
 
 struct ferry_roster {
     _Atomic uint32_t  references;
+    _Atomic bool      is_planned; /* a plan keeps it: nothing may be added any more */
     uint32_t          n_ranks;
     fy_entry         *entries;
     fy_outlines       outlines;

@@ -87,6 +87,7 @@ struct ferry_spec {
     char            *text; /* the whole spec, its model expanded: what a saved plan keeps */
     fy_tensor       *tensors;
     uint32_t         n_tensors;
+    uint64_t         name_bytes; /* of all tensors */
     size_t           tensor_capacity;
     fy_index         names;
     fy_side          source;

@@ -143,6 +143,8 @@ static ferry_status parse_extents(fy_arena *arena, const json_t *json, const fy_
     return status;
 }
 
+enum { MOST_NAME_BYTES = 1 << 28 };
+
 static ferry_status add_tensor(ferry_spec *spec, const fy_tensor *like, const char *name,
                                size_t length, const fy_json_place *place, ferry_error *error)
 {
@@ -154,6 +156,12 @@ static ferry_status add_tensor(ferry_spec *spec, const fy_tensor *like, const ch
     }
     if (spec->n_tensors == FY_MAX_TENSORS) {
         return fy_json_fail(place, error, "is beyond the limit of %d tensors", FY_MAX_TENSORS);
+    }
+    /* A count multiplies the name: a small file must not ask for all memory. */
+    spec->name_bytes += length;
+    if (spec->name_bytes > MOST_NAME_BYTES) {
+        return fy_json_fail(place, error, "is beyond the limit of %d bytes for all names together",
+                            MOST_NAME_BYTES);
     }
     char *copy = fy_arena_copy(&spec->arena, name, length);
     if (copy == NULL ||
@@ -436,28 +444,65 @@ typedef struct filling {
     fy_box box;
 } filling;
 
-static int compare_first_begin(const void *a, const void *b)
-{
-    uint64_t x = ((const filling *)a)->box.begin[0], y = ((const filling *)b)->box.begin[0];
-    return (x > y) - (x < y);
-}
+/* qsort hands its comparison nothing but the two items. */
+#define COMPARE_BEGIN(D)                                                                           \
+    static int compare_begin_##D(const void *a, const void *b)                                     \
+    {                                                                                              \
+        uint64_t x = ((const filling *)a)->box.begin[D], y = ((const filling *)b)->box.begin[D];   \
+        return (x > y) - (x < y);                                                                  \
+    }
+COMPARE_BEGIN(0)
+COMPARE_BEGIN(1)
+COMPARE_BEGIN(2)
+COMPARE_BEGIN(3)
+COMPARE_BEGIN(4)
+COMPARE_BEGIN(5)
+COMPARE_BEGIN(6)
+COMPARE_BEGIN(7)
 
-/* Whether boxes that are sorted by their first begin are pairwise disjoint. */
-static bool are_disjoint(const filling *boxes, size_t n, uint32_t n_dims)
+static int (*const compare_begins[FY_MAX_DIMS])(const void *, const void *) = {
+    compare_begin_0, compare_begin_1, compare_begin_2, compare_begin_3,
+    compare_begin_4, compare_begin_5, compare_begin_6, compare_begin_7};
+
+/* Boxes of which no line through all of them parts any: each is held against the others. */
+static bool are_disjoint_by_pairs(const filling *boxes, size_t n, uint32_t n_dims)
 {
+    fy_box common;
     for (size_t i = 0; i < n; i++) {
         for (size_t j = i + 1; j < n; j++) {
-            const fy_box *a = &boxes[i].box, *b = &boxes[j].box;
-            fy_box        common;
-            if (n_dims > 0 && b->begin[0] >= a->begin[0] + a->length[0]) {
-                break; /* nor does any later one reach back */
-            }
-            if (fy_box_intersect(a, b, n_dims, &common)) {
+            if (fy_box_intersect(&boxes[i].box, &boxes[j].box, n_dims, &common)) {
                 return false;
             }
         }
     }
     return true;
+}
+
+/*
+ * Where all boxes lie on one side or the other of some index, none of one side meets any of the
+ * other. Tilings nearly always come apart in this way, down to single boxes. Sorts the boxes.
+ */
+static bool are_disjoint(filling *boxes, size_t n, uint32_t n_dims)
+{
+    for (uint32_t d = 0; d < n_dims && n > 1; d++) {
+        size_t   first = 0;
+        uint64_t end   = 0;
+        fy_sort(boxes, n, sizeof *boxes, compare_begins[d]);
+        for (size_t i = 0; i < n; i++) {
+            const fy_box *box = &boxes[i].box;
+            if (i > first && box->begin[d] >= end) {
+                if (!are_disjoint(boxes + first, i - first, n_dims)) {
+                    return false;
+                }
+                first = i;
+            }
+            end = fy_max(end, box->begin[d] + box->length[d]);
+        }
+        if (first > 0) {
+            return are_disjoint(boxes + first, n - first, n_dims);
+        }
+    }
+    return are_disjoint_by_pairs(boxes, n, n_dims);
 }
 
 /*
@@ -479,9 +524,6 @@ static ferry_status check_tiling(const fy_tensor *tensor, const fy_feed *feeds, 
         if (!fy_add(volume, fy_box_volume(boxes[i].box.length, n_dims), &volume)) {
             volume = UINT64_MAX;
         }
-    }
-    if (n_dims > 0) {
-        fy_sort(boxes, n_feeds, sizeof *boxes, compare_first_begin);
     }
     if (volume != wanted) {
         status = fy_json_fail(place, error,

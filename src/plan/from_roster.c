@@ -20,6 +20,8 @@ ferry_status ferry_plan_create_from_roster(const ferry_roster       *roster,
     ferry_plan_options own;
     ferry_status       status = fy_take_plan_options(options, &own, error);
     if (status == FERRY_OK) {
+        /* The plan is that of this roster as long as both live, and another thread may save it. */
+        atomic_store_explicit(&((ferry_roster *)roster)->is_planned, true, memory_order_release);
         status = fy_roster_lower(roster, own.replica == FERRY_REPLICA_SEED, &problem, error);
     }
     if (status == FERRY_OK) {

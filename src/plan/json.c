@@ -139,6 +139,10 @@ ferry_status fy_plan_write_members(const ferry_plan *plan, const ferry_plan_json
                                    fy_writer *writer, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
+    if (options->rank != FERRY_ALL_RANKS && options->rank >= plan->problem.n_ranks) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks",
+                       options->rank, plan->problem.n_ranks);
+    }
     write_head(writer, plan);
     write_ranks(writer, plan);
     if (!options->summary) {
@@ -167,7 +171,9 @@ ferry_status ferry_plan_write_json(const ferry_plan *plan, const ferry_plan_json
     }
     fy_writer_init(w, write, context);
     status = fy_plan_write_members(plan, &own, w, error);
-    fy_write_text(w, "}\n");
+    if (status == FERRY_OK) {
+        fy_write_text(w, "}\n");
+    }
     if (status == FERRY_OK || w->failed) {
         status = fy_writer_finish(w, error);
     }
