@@ -13,7 +13,7 @@
 #include <stdarg.h>
 #include <sys/socket.h>
 
-enum { CLIENT, SERVER, MOST_MESSAGES = 64, MOST_PLAYED_BYTES = 1 << 17 };
+enum { CLIENT, SERVER, MOST_MESSAGES = 32, MOST_PLAYED_BYTES = 1 << 13 };
 
 /*
  * Sockets without a kernel, which is a hundred times as fast: two pipes in memory for each link,
