@@ -31,6 +31,11 @@ static ferry_status read_text(const char *folder, const char *name, char **text_
         return FERRY_OK;
     }
     int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0 && (errno == EMFILE || errno == ENFILE)) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "%s cannot be read, for no descriptor is left (ulimit -n): %s", path,
+                       strerror(errno));
+    }
     if (descriptor < 0) {
         return FERRY_OK;
     }

@@ -257,7 +257,8 @@ static void look_around(driver *d)
     if (is_over(d) || has_news(comm)) {
         return;
     }
-    if (was_there && idle_ns > settings->deadline_ns) {
+    if (was_there && idle_ns > settings->deadline_ns &&
+        !fy_world_may_only_be_slow(comm->world, rank, idle_ns)) {
         fy_comm_break(
             comm, FERRY_ERR_TIMEOUT,
             "mixed collective: rank %u is in call %llu too, but rank %u has heard nothing "

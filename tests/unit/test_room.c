@@ -108,6 +108,26 @@ static void test_machine_alone(void **state)
     expect(UINT64_MAX, "the machine has", 16 * GIB, 6 * GIB);
 }
 
+/* Where no file can be opened, that is what is said, and not that there is none. */
+static void test_no_descriptor(void **state)
+{
+    (void)state;
+    struct rlimit before;
+    fy_room_found found = {.room_bytes = 77};
+    ferry_error   error = {""};
+    put_machine();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    int next = dup(STDERR_FILENO);
+    assert_true(next >= 0);
+    close(next);
+    struct rlimit none = {.rlim_cur = (rlim_t)next, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ferry_status status = look(UINT64_MAX, &found, &error);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    check_status("no descriptor", FERRY_ERR_LIMIT, status, &error);
+    check_says("no descriptor", "no descriptor is left", &error);
+}
+
 static void test_no_proc(void **state)
 {
     (void)state;
@@ -374,19 +394,13 @@ int main(void)
 {
 #define ROOM_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        ROOM_TEST(test_machine_alone),
-        ROOM_TEST(test_no_proc),
-        ROOM_TEST(test_v2),
-        ROOM_TEST(test_v2_reclaimable),
-        ROOM_TEST(test_v2_exhausted),
-        ROOM_TEST(test_v2_namespace),
-        ROOM_TEST(test_v1),
-        ROOM_TEST(test_v1_container),
-        ROOM_TEST(test_address_space),
-        ROOM_TEST(test_strange_files),
-        ROOM_TEST(test_check),
-        ROOM_TEST(test_this_machine),
-        ROOM_TEST(test_this_address_space),
+        ROOM_TEST(test_machine_alone),    ROOM_TEST(test_no_descriptor),
+        ROOM_TEST(test_no_proc),          ROOM_TEST(test_v2),
+        ROOM_TEST(test_v2_reclaimable),   ROOM_TEST(test_v2_exhausted),
+        ROOM_TEST(test_v2_namespace),     ROOM_TEST(test_v1),
+        ROOM_TEST(test_v1_container),     ROOM_TEST(test_address_space),
+        ROOM_TEST(test_strange_files),    ROOM_TEST(test_check),
+        ROOM_TEST(test_this_machine),     ROOM_TEST(test_this_address_space),
         ROOM_TEST(test_allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

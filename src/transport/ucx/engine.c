@@ -3,9 +3,13 @@
 
 #include "base/alloc.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static ucs_status_t make_context(ucp_context_h *context_out)
 {
@@ -24,10 +28,53 @@ static ucs_status_t make_context(ucp_context_h *context_out)
     return status;
 }
 
+/*
+ * UCX ends the process where it gets no descriptor or no address space at a bad moment, so what it
+ * takes for a context, a worker and its first connections must be there before.
+ */
+enum { LEAST_DESCRIPTORS = 24 };
+#define LEAST_SPACE ((size_t)64 << 20)
+
+static ferry_status check_limits(ferry_error *error)
+{
+    int           taken[LEAST_DESCRIPTORS];
+    int           n_taken = 0;
+    struct rlimit limit   = {0};
+    while (n_taken < LEAST_DESCRIPTORS &&
+           (taken[n_taken] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
+        n_taken++;
+    }
+    for (int i = 0; i < n_taken; i++) {
+        (void)close(taken[i]);
+    }
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    if (n_taken < LEAST_DESCRIPTORS) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "UCX needs %d descriptors to begin with, and this process may open only %d "
+                       "more of its %llu: raise RLIMIT_NOFILE (ulimit -n)",
+                       LEAST_DESCRIPTORS, n_taken, (unsigned long long)limit.rlim_cur);
+    }
+    void *space = mmap(NULL, LEAST_SPACE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (space == MAP_FAILED) {
+        (void)getrlimit(RLIMIT_AS, &limit);
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "UCX needs %zu MiB of address space to begin with, which this process has "
+                       "not left of its %llu MiB: raise RLIMIT_AS (ulimit -v)",
+                       LEAST_SPACE >> 20, (unsigned long long)limit.rlim_cur >> 20);
+    }
+    (void)munmap(space, LEAST_SPACE);
+    return FERRY_OK;
+}
+
 static bool probe(char *why, size_t why_bytes)
 {
     ucp_context_h context;
-    ucs_status_t  status = make_context(&context);
+    ferry_error   limits;
+    if (check_limits(&limits) != FERRY_OK) {
+        (void)snprintf(why, why_bytes, "%s", limits.message);
+        return false;
+    }
+    ucs_status_t status = make_context(&context);
     if (status != UCS_OK) {
         (void)snprintf(why, why_bytes,
                        "UCX finds no transport that can be used here (%s): UCX_TLS and "
@@ -90,7 +137,10 @@ static ferry_status open_own(fy_ucx *engine, ferry_error *error)
         engine->peers[rank].engine = engine;
     }
     engine->may_choose  = getenv("UCX_RNDV_THRESH") == NULL;
-    ferry_status status = read_mode(&engine->mode, error);
+    ferry_status status = check_limits(error);
+    if (status == FERRY_OK) {
+        status = read_mode(&engine->mode, error);
+    }
     return status == FERRY_OK ? open_worker(engine, error) : status;
 }
 
