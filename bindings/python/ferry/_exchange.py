@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any, List, Optional
 
+from ._errors import InvalidInput
+
 
 class TorchExchange:
     """rank, size, all_gather, gather and scatter of bytes over a group (None: the default one)."""
@@ -15,6 +17,11 @@ class TorchExchange:
         self._dist = dist
         self._group = group
         self.rank: int = dist.get_rank(group)
+        if self.rank < 0:
+            raise InvalidInput(
+                f"rank {dist.get_rank()} of torch.distributed is not in the group that was given: "
+                "only its members make a world of it"
+            )
         self.size: int = dist.get_world_size(group)
         self._first: int = dist.get_global_rank(group, 0) if group is not None else 0
 

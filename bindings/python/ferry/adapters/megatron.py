@@ -28,7 +28,8 @@ __all__ = ["FerryCopyService", "prepare", "refit"]
 # Pairs without an id of their own get one from here on: their number among those of two ranks.
 FIRST_OWN_ID = 1 << 62
 
-Request = Tuple[int, Any, int, Optional[int], int]  # as register_sends takes it
+# As register_sends takes it.
+Request = Tuple[int, Any, int, Optional[int], int, Optional[str]]
 
 
 def _base() -> Any:
@@ -91,16 +92,20 @@ class FerryCopyService(_Base):  # type: ignore[misc]
 
     def submit_send(self, src_tensor: Any, dest_rank: int) -> None:
         """The n-th send without an id to a rank meets its n-th receive without one from here."""
-        self._sends.append((self._own_id("send", dest_rank), src_tensor, 0, None, dest_rank))
+        task = self._own_id("send", dest_rank)
+        name = f"send {task - FIRST_OWN_ID} without an id to rank {dest_rank}"
+        self._sends.append((task, src_tensor, 0, None, dest_rank, name))
 
     def submit_recv(self, dest_tensor: Any, src_rank: int) -> None:
-        self._receives.append((self._own_id("receive", src_rank), dest_tensor, 0, None, src_rank))
+        task = self._own_id("receive", src_rank)
+        name = f"receive {task - FIRST_OWN_ID} without an id from rank {src_rank}"
+        self._receives.append((task, dest_tensor, 0, None, src_rank, name))
 
     def submit_send_with_id(self, task_id: int, src_tensor: Any, dest_rank: int) -> None:
-        self._sends.append((_checked(task_id), src_tensor, 0, None, dest_rank))
+        self._sends.append((_checked(task_id), src_tensor, 0, None, dest_rank, None))
 
     def submit_recv_with_id(self, task_id: int, dest_tensor: Any, src_rank: int) -> None:
-        self._receives.append((_checked(task_id), dest_tensor, 0, None, src_rank))
+        self._receives.append((_checked(task_id), dest_tensor, 0, None, src_rank, None))
 
     def _own_id(self, way: str, rank: int) -> int:
         number = self._own_ids.get((way, rank), 0)
@@ -164,14 +169,14 @@ def _checked(task_id: int) -> int:
 
 
 def _place(request: Request) -> Tuple[Any, ...]:
-    task, tensor, _, _, rank = request
+    task, tensor, _, _, rank, _ = request
     where = tensor if isinstance(tensor, int) else _ferry.place_of(tensor, f"task {task}")
     return (task, where, rank)
 
 
 def _detached(request: Request) -> Request:
-    task, tensor, at, size, rank = request
-    return (task, tensor.detach() if hasattr(tensor, "detach") else tensor, at, size, rank)
+    task, tensor, at, size, rank, name = request
+    return (task, tensor.detach() if hasattr(tensor, "detach") else tensor, at, size, rank, name)
 
 
 # Modules.

@@ -7,6 +7,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
+    Dict,
     Iterable,
     Iterator,
     List,
@@ -25,12 +26,13 @@ _CHUNK = 256  # ops that iteration asks for at once
 
 
 class LazyOps(MutableSequence["TransferOp"]):
-    """Reads like a list of :class:`TransferOp`. Whoever changes it gets a real list of his own.
+    """Reads like a list of :class:`TransferOp`, each of which is made when it is first looked at.
 
-    Ops are made anew at each look: change one by putting it back (``ops[0] = op``).
+    Whoever changes it gets a real list of his own; an op that was handed out is the one that is
+    there from then on.
     """
 
-    __slots__ = ("_core", "_is_send", "_make", "_list")
+    __slots__ = ("_core", "_is_send", "_make", "_list", "_seen")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, core: "RankPlan", is_send: bool, make: Callable[..., "TransferOp"]) -> None:
@@ -38,11 +40,23 @@ class LazyOps(MutableSequence["TransferOp"]):
         self._is_send = is_send
         self._make = make
         self._list: Optional[List["TransferOp"]] = None
+        self._seen: Dict[int, "TransferOp"] = {}
 
     @property
     def is_changed(self) -> bool:
         """Whether somebody has changed it, so that the plan's totals are no longer its own."""
-        return self._list is not None
+        return self._list is not None or any(
+            op != self._make(*self._core.ops(self._is_send, at, at + 1)[0])
+            for at, op in self._seen.items()
+        )
+
+    def _range(self, begin: int, end: int) -> List["TransferOp"]:
+        fields = self._core.ops(self._is_send, begin, end)
+        seen = self._seen
+        for at, one in enumerate(fields, begin):
+            if at not in seen:
+                seen[at] = self._make(*one)
+        return [seen[at] for at in range(begin, end)]
 
     def _own(self) -> List["TransferOp"]:
         if self._list is None:
@@ -58,11 +72,8 @@ class LazyOps(MutableSequence["TransferOp"]):
         if self._list is not None:
             yield from self._list
             return
-        make = self._make
         for begin in range(0, len(self), _CHUNK):
-            end = min(begin + _CHUNK, len(self))
-            for fields in self._core.ops(self._is_send, begin, end):
-                yield make(*fields)
+            yield from self._range(begin, min(begin + _CHUNK, len(self)))
 
     @overload
     def __getitem__(self, index: int) -> "TransferOp": ...
@@ -76,14 +87,13 @@ class LazyOps(MutableSequence["TransferOp"]):
         if isinstance(index, slice):
             chosen = range(len(self))[index]
             if chosen.step == 1:
-                fields = self._core.ops(self._is_send, chosen.start, chosen.stop)
-                return [self._make(*one) for one in fields]
+                return self._range(chosen.start, chosen.stop)
             return [self[i] for i in chosen]
         try:
             place = range(len(self))[index]
         except IndexError:
             raise IndexError("list index out of range") from None
-        return self._make(*self._core.ops(self._is_send, place, place + 1)[0])
+        return self._range(place, place + 1)[0]
 
     # Changes.
 

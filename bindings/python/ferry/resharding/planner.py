@@ -93,9 +93,11 @@ def plan_multi_dim_lcm(
     (0, (slice(0, 4, None),), (slice(0, 4, None),))
     (1, (slice(0, 4, None),), (slice(4, 8, None),))
     """
-    return _ferry.transfers(
-        list(descriptors), param_name, src_metadata, dst_metadata, my_global_rank
-    )
+    listed = list(descriptors)
+    known = len(listed) == 1 and isinstance(listed[0], ShardingDescriptor)
+    if known and my_global_rank >= 0 and my_global_rank not in listed[0].dst_dim_ranks:
+        return []  # who is not of the destination receives nothing
+    return _ferry.transfers(listed, param_name, src_metadata, dst_metadata, my_global_rank)
 
 
 def finalize_dp_transfers(

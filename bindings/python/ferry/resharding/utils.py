@@ -96,7 +96,7 @@ class ReshardPlan:
     >>> from ferry.resharding.utils import ReshardPlan, TransferOp
     >>> rows = (slice(0, 2), slice(0, 4))
     >>> str(ReshardPlan(send_ops=[TransferOp("w", 1, True, rows, rows)], recv_ops=[]))
-    'ReshardPlan(sends=1, receives=0)'
+    'ReshardPlan(sends=1, recvs=0)'
     """
 
     send_ops: list[TransferOp]
@@ -125,8 +125,8 @@ class ReshardPlan:
     def __str__(self) -> str:
         core = self._core()
         if core is not None:
-            return core.describe()
-        return f"ReshardPlan(sends={len(self.send_ops)}, receives={len(self.recv_ops)})"
+            return core.describe().replace("receives=", "recvs=")  # the page's word
+        return f"ReshardPlan(sends={len(self.send_ops)}, recvs={len(self.recv_ops)})"
 
 
 def get_rank_in_group(global_rank: int, group_ranks: list[int]) -> int:
