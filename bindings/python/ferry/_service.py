@@ -517,7 +517,7 @@ _live: "weakref.WeakSet[RemoteCopyService]" = weakref.WeakSet()
 def _leave_all() -> None:
     """At exit: this rank leaves the worlds of services that were not finalized. Who is in a run with
     it learns that it is lost; who is not, goes on, and takes the end for no death."""
-    worlds = []
+    worlds: List["World"] = []
     for service in list(_live):
         handle, world = service._handle, service._world
         if service._pid != os.getpid() or handle is None or not handle.initialized:

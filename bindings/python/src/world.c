@@ -473,6 +473,18 @@ static void dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
+/* <ferry.World, rank 1 of 4> */
+static PyObject *repr(PyObject *self)
+{
+    const fp_world *own = (fp_world *)self;
+    if (own->world == NULL || !fp_is_own(&own->use)) {
+        return PyUnicode_FromString(own->world == NULL ? "<ferry.World, closed>"
+                                                       : "<ferry.World of another process>");
+    }
+    return PyUnicode_FromFormat("<ferry.World, rank %u of %u>", ferry_world_rank(own->world),
+                                ferry_world_n_ranks(own->world));
+}
+
 bool fp_add_world(PyObject *module)
 {
     static PyMethodDef methods[] = {
@@ -503,6 +515,7 @@ bool fp_add_world(PyObject *module)
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
+        {Py_tp_repr, (void *)repr},
         {Py_tp_dealloc, (void *)dealloc},
         {0, NULL},
     };
