@@ -245,8 +245,7 @@ static void test_engine(const char *row, const char *engines, const char *nodes)
     bool is_there = atomic_load(&all.shared->mark[UNSUPPORTED]) == 0;
     end_processes(row, &all, RANKS, FERRY_ANY_RANK);
     if (!is_there) {
-        print_message("%s: not here\n", row);
-        skip();
+        skip_engine(engines);
     }
 }
 
