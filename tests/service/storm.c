@@ -34,7 +34,8 @@ enum { MOST_RANKS = 8, N_TENSORS = 2, N_VERSIONS = 6, PATIENCE_S = 100 };
 enum { WELL = 0, WRONG = 1, LEFT_OUT = 7, NOTHING_LEFT = 8, NO_WORLD = 9, UNAVAILABLE = 77 };
 
 enum { JOINING = 1, OPENING, SCHEDULING, RUNNING, RECOVERING = RUNNING + 3 };
-typedef enum harm { KILL, STOP, BLINK, ABORT, N_HARMS } harm;
+/* TRAP is a stop in the middle of a copy: where the library reads a certain page of a source. */
+typedef enum harm { KILL, STOP, BLINK, ABORT, N_HARMS, TRAP } harm;
 
 /* What a seed says. */
 typedef struct storm_case {
@@ -59,12 +60,14 @@ typedef struct shared {
     _Atomic uint32_t done[MOST_RANKS];      /* all versions are made */
     _Atomic uint32_t recovered[MOST_RANKS]; /* times that it went on after a failure */
     _Atomic uint32_t aborts[MOST_RANKS];
+    _Atomic uint32_t traps[MOST_RANKS];
     _Atomic uint32_t is_over; /* nobody is hurt any more: it is enough soon */
     _Atomic uint32_t look;    /* once more, for all are awake */
 } shared;
 
 static storm_case  the_case;
 static const char *row_engines;
+static bool        reads_by_kernel; /* the engines of the row */
 static shared     *all;
 static uint32_t    me;
 
@@ -105,6 +108,11 @@ static void draw(uint64_t seed)
         c->victims[v].phase    = 1 + below(&r, RECOVERING);
         c->victims[v].us       = below(&r, 2) ? below(&r, 3000) : below(&r, 30000);
         c->victims[v].blink_us = below(&r, 2500000);
+        /* What reads by the kernel would get an error instead. */
+        bool may_trap = !reads_by_kernel && c->paths != FERRY_PATH_ATTACH;
+        if (may_trap && c->victims[v].rank < c->n_sources && c->victims[v].how == STOP) {
+            c->victims[v].how = TRAP;
+        }
         /* Nobody recovers before somebody was hurt. */
         if ((c->victims[v].phase < RUNNING && below(&r, 2)) ||
             (v == 0 && c->victims[v].phase == RECOVERING)) {
@@ -159,14 +167,69 @@ static uint64_t word_of(uint64_t version, uint32_t tensor, uint64_t i)
     return (version * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xbf58476d1ce4e5b9u) + tensor;
 }
 
+enum { PAGE = 4096 };
+
+static bool is_filling;
+
+static void open_sources(void)
+{
+    for (uint32_t t = 0; t < N_TENSORS; t++) {
+        mprotect(own.source[t], own.source_bytes, PROT_READ | PROT_WRITE);
+    }
+}
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    (void)number;
+    (void)context;
+    bool is_mine = false;
+    for (uint32_t t = 0; own.is_source && t < N_TENSORS; t++) {
+        const unsigned char *at = info->si_addr;
+        is_mine = is_mine || (at >= own.source[t] && at < own.source[t] + own.source_bytes);
+    }
+    if (!is_mine) {
+        _exit(WRONG);
+    }
+    if (!is_filling) {
+        kill(getpid(), SIGSTOP);
+    }
+    open_sources();
+}
+
+static unsigned char *map_source(void)
+{
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    void            *map =
+        mmap(NULL, own.source_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    sigaction(SIGSEGV, &action, NULL);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+/* Once, a page in the middle of what each destination gets. */
+static void lay_trap(void)
+{
+    if (atomic_exchange(&all->traps[me], 0) == 0) {
+        return;
+    }
+    for (uint32_t t = 0; own.is_source && t < N_TENSORS; t++) {
+        for (uint32_t r = 0; r < the_case.n_targets; r++) {
+            uint64_t at = r * own.target_bytes + own.target_bytes / 2;
+            mprotect(own.source[t] + at / PAGE * PAGE, PAGE, PROT_NONE);
+        }
+    }
+}
+
 static void fill(uint64_t version)
 {
+    is_filling = true;
     for (uint32_t t = 0; own.is_source && t < N_TENSORS; t++) {
         uint64_t *at = (uint64_t *)(void *)own.source[t];
         for (uint64_t i = 0; i < own.source_bytes / 8; i++) {
             at[i] = word_of(version, t, i);
         }
     }
+    is_filling = false;
+    lay_trap();
 }
 
 /* All that the service calls valid is whole, and of the version that it says. */
@@ -217,7 +280,7 @@ static void list_tensors(ferry_transport *transport)
     for (uint32_t t = 0; t < N_TENSORS; t++) {
         snprintf(name, sizeof name, "t%u", (unsigned)t);
         if (own.is_source) {
-            own.source[t]       = malloc(own.source_bytes);
+            own.source[t]       = map_source();
             ferry_buffer source = ferry_buffer_of(own.source[t], own.source_bytes);
             must(ferry_tensors_add(own.sources, name, &source, &error), &error, "a source");
         }
@@ -440,6 +503,18 @@ static void reap(void)
     }
 }
 
+static bool stops_itself(uint32_t r)
+{
+    child *c      = &children[r];
+    int    status = 0;
+    if (!c->has_ended && waitpid(c->pid, &status, WNOHANG | WUNTRACED) == c->pid) {
+        c->is_stopped = WIFSTOPPED(status);
+        c->has_ended  = !c->is_stopped;
+        c->status     = status;
+    }
+    return c->is_stopped;
+}
+
 static void pause_us(long us)
 {
     struct timespec pause = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
@@ -485,6 +560,12 @@ static void hurt(uint32_t v, int64_t until)
     case KILL:
         signal_child(r, SIGKILL);
         children[r].was_killed = true;
+        break;
+    case TRAP:
+        atomic_store(&all->traps[r], 1);
+        while (!stops_itself(r) && !is_settled(r) && now_ms() < until) {
+            pause_us(200);
+        }
         break;
     case ABORT:
         atomic_fetch_add(&all->aborts[r], 1);
@@ -622,10 +703,12 @@ int main(int argc, char **argv)
         count = strcmp(argv[i], "--count") == 0 ? strtoull(argv[i + 1], NULL, 10) : count;
     }
     if (strcmp(row, "ucx") == 0) {
-        row_engines = "ucx";
+        row_engines     = "ucx";
+        reads_by_kernel = true;
         setenv("UCX_LOG_LEVEL", "fatal", 0);
         setenv("UCX_TLS", "tcp,self", 0);
     } else if (strcmp(row, "nodes") == 0) {
+        reads_by_kernel = true;
         setenv("FERRY_NODES", "2", 1);
         setenv("UCX_LOG_LEVEL", "fatal", 0);
         setenv("UCX_TLS", "tcp,self", 0);
