@@ -50,7 +50,7 @@ static ferry_status read_status(fy_reader *in, uint32_t rank, ferry_error *error
     if (status != FERRY_OK) {
         size_t      length;
         const char *text = fy_read_text(in, &length);
-        if (in->failed || length == 0) {
+        if (in->failed || length == 0 || text[0] == '\0') {
             return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of rank %u is damaged", rank);
         }
         return fy_fail(error, status, "%.*s", (int)fy_min(length, FERRY_ERROR_BYTES), text);

@@ -109,7 +109,7 @@ static ferry_status read_status(fy_reader *in, message_kind kind, uint32_t rank,
     if (status != FERRY_OK) {
         size_t      length;
         const char *text = fy_read_text(in, &length);
-        return in->failed || length == 0
+        return in->failed || length == 0 || text[0] == '\0'
                    ? fail_message(rank, error)
                    : fy_fail(error, status, "%.*s", (int)fy_min(length, FERRY_ERROR_BYTES), text);
     }
