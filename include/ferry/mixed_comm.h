@@ -94,10 +94,10 @@ FERRY_API ferry_status ferry_mixed_op_parse(const char *text, uint32_t *op_out, 
 FERRY_API ferry_status ferry_mixed_mode_parse(const char *text, uint32_t *mode_out,
                                               ferry_error *error);
 
-/* Where tensors lie: memory of this rank's process; on hosts the index is a NUMA node or -1. */
+/* Where tensors lie: memory of this rank's process. */
 typedef struct ferry_device {
-    uint32_t kind; /* ferry_memory_kind; FERRY_MEMORY_CUDA is refused by this version */
-    int32_t  index;
+    uint32_t kind;  /* ferry_memory_kind; FERRY_MEMORY_CUDA is refused by this version */
+    int32_t  index; /* -1 on hosts; another one is refused by this version */
 } ferry_device;
 
 /*

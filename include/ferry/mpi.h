@@ -25,11 +25,6 @@ static inline int ferry_mpi_all_gather(void *context, const void *bytes, size_t 
                          *(MPI_Comm *)context);
 }
 
-static inline int ferry_mpi_barrier(void *context)
-{
-    return MPI_Barrier(*(MPI_Comm *)context);
-}
-
 static inline ferry_status ferry_mpi_fail(ferry_error *error, ferry_status status,
                                           const char *sentence, int result)
 {
@@ -93,7 +88,6 @@ static inline ferry_status ferry_world_create_from_mpi(MPI_Comm                 
         bootstrap.rank       = (uint32_t)rank;
         bootstrap.n_ranks    = (uint32_t)n_ranks;
         bootstrap.all_gather = ferry_mpi_all_gather;
-        bootstrap.barrier    = ferry_mpi_barrier;
         status = ferry_world_create_from_bootstrap(&bootstrap, options, world_out, error);
     } else {
         status =

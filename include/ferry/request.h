@@ -26,7 +26,12 @@ FERRY_API ferry_status ferry_request_wait(ferry_request *request, ferry_error *e
  * this rank has sent and received all of its own: then it ends as if nothing was said.
  */
 FERRY_API void ferry_request_cancel(ferry_request *request);
-/* Waits for the end if need be. NULL is allowed. */
+/*
+ * Of a service's run that has not ended: cancels it, and waits until all ranks know. Of a mixed
+ * collective: waits for its end, and then cancels it. Either waits a deadline at most: where others
+ * do not take part by then the world of the run fails, or the handle of the collective is broken.
+ * NULL is allowed.
+ */
 FERRY_API void ferry_request_destroy(ferry_request *request);
 
 FERRY_END_DECLS

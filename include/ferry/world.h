@@ -26,9 +26,9 @@ FERRY_BEGIN_DECLS
  * smaller world with ferry_world_shrink and go on.
  *
  * Fork: a child has its own copy of the memory and is no rank. In it every call on a world that it
- * inherited, and on all that stands on one, is FERRY_ERR_MISUSE and changes nothing, destroying too:
- * what was inherited goes with the process. The parent does not notice. (What a child writes to
- * memory that ranks share is seen there, as any write is.)
+ * inherited, and on all that stands on one, is FERRY_ERR_MISUSE and changes nothing, destroying
+ * too: what was inherited goes with the process. The parent does not notice. (What a child writes
+ * to memory that ranks share is seen there, as any write is.)
  *
  * Threads: as every handle, by one thread at a time; ferry_world_abort, ferry_world_state and the
  * calls that only read a number from any.
@@ -109,8 +109,8 @@ FERRY_API ferry_status ferry_world_create_from_file(const char *path, uint32_t r
 
 /*
  * The caller's own way to reach all ranks, such as an MPI communicator (<ferry/mpi.h>) or a group
- * of torch.distributed. Used while the world is made, never later. Each function is called by all
- * ranks in the same order and returns 0, or anything else for a failure. all_gather puts n_bytes of
+ * of torch.distributed. Used while the world is made, never later. It is called by all ranks in the
+ * same order and returns 0, or anything else for a failure. all_gather puts n_bytes of
  * every rank, in order of ranks, to all_out.
  */
 typedef struct ferry_bootstrap {
@@ -119,12 +119,11 @@ typedef struct ferry_bootstrap {
     uint32_t rank;
     uint32_t n_ranks;
     int (*all_gather)(void *context, const void *bytes, size_t n_bytes, void *all_out);
-    int (*barrier)(void *context);
 } ferry_bootstrap;
 
 #define FERRY_BOOTSTRAP_INIT                                                                       \
     {                                                                                              \
-        sizeof(ferry_bootstrap), NULL, 0, 0, NULL, NULL                                            \
+        sizeof(ferry_bootstrap), NULL, 0, 0, NULL                                                  \
     }
 
 FERRY_API ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap     *bootstrap,
@@ -215,6 +214,14 @@ FERRY_API ferry_status ferry_world_receive(ferry_world *world, uint32_t from, ui
  * stays as it is.
  */
 FERRY_API void ferry_world_abort(ferry_world *world, const char *reason);
+
+/*
+ * This rank ends, as by an error, and takes part in nothing any more: the others need not wait for
+ * it. All that wait, and all later calls, return FERRY_ERR_PEER_LOST, which names this rank, and
+ * the reason (one sentence, cut to fit); survivors shrink without it. After it nothing that this
+ * rank destroys waits for others. From any thread. A world that has already failed stays as it is.
+ */
+FERRY_API void ferry_world_quit(ferry_world *world, const char *reason);
 
 /*
  * FERRY_OK, or why the world has failed: the status, the rank it names (FERRY_ANY_RANK if none) and

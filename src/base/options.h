@@ -16,7 +16,7 @@
  * may be an older or a newer struct, or NULL. Nothing else reads a caller's struct.
  */
 #define FY_INPUT_STRUCTS(X)                                                                        \
-    X(bootstrap, FERRY_BOOTSTRAP_INIT, barrier)                                                    \
+    X(bootstrap, FERRY_BOOTSTRAP_INIT, all_gather)                                                 \
     X(box, FERRY_BOX_INIT, stride)                                                                 \
     X(build_schedule_options, FERRY_BUILD_SCHEDULE_OPTIONS_INIT, duplex)                           \
     X(cluster_options, FERRY_CLUSTER_OPTIONS_INIT, latency_s)                                      \

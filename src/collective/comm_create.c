@@ -29,6 +29,12 @@ static ferry_status check_options(const ferry_mixed_comm_options *options, ferry
                        "mixed collectives sum f16, bf16 and f32, not dtype %u (%s)", options->dtype,
                        name);
     }
+    if (options->device.kind == FERRY_MEMORY_HOST && options->device.index != -1) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "device index %d is asked for: mixed collectives of this version place "
+                       "nothing by NUMA node, and the index is -1",
+                       options->device.index);
+    }
     if (options->device.kind != FERRY_MEMORY_HOST) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "mixed collectives of this version run on hosts: device kind %u is none of "

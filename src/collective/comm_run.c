@@ -577,11 +577,32 @@ static void cancel_request(ferry_request *base)
     atomic_store(&((fy_mixed_request *)base)->cancelled, true);
 }
 
+static bool has_ended(void *context)
+{
+    bool done = false;
+    test_request(context, &done, NULL);
+    return done;
+}
+
+static int64_t look_often_ns(void *context)
+{
+    (void)context;
+    return FIRST_PATIENCE_NS / 10;
+}
+
+/* A cancelled call breaks its handle: so it may end by itself, but the wait for that is bounded. */
 static void destroy_request(ferry_request *base)
 {
     fy_mixed_request *request = (fy_mixed_request *)base;
     if (check_process(request, NULL) != FERRY_OK) {
         return;
+    }
+    if (request->comm != NULL) {
+        ferry_world *world = request->comm->world;
+        fy_world_wait(world, has_ended, look_often_ns, request, world->settings.deadline_ns, NULL);
+    }
+    if (!request->done) {
+        cancel_request(base);
     }
     wait_request(base, NULL);
     request->is_held = false;

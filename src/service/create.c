@@ -315,9 +315,7 @@ ferry_status ferry_service_bind(ferry_service *service, const ferry_plan *plan,
 static void end_run(ferry_service *service)
 {
     if (service->request != NULL) {
-        ferry_request *request = &service->request->base;
-        ferry_request_cancel(request);
-        ferry_request_wait(request, NULL);
+        fy_request_drop(service->request);
     }
 }
 

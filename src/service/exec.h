@@ -197,6 +197,7 @@ enum { FY_MOST_REASONS = 4, FY_VOTE_ARITY = 16, FY_MOST_WATCHED = FY_VOTE_ARITY 
 typedef struct fy_watched {
     uint32_t rank;
     bool     begun, over; /* the run, there */
+    bool     waits; /* its thread is within a wait for the run: if it is slow, it is starved */
     bool     voted;
     int64_t  heard_ns; /* when it last moved the run on, as far as is known */
     int64_t  ended_ns; /* when its service was first found to have ended; 0: it has not */
@@ -363,7 +364,9 @@ static inline uint64_t fy_word_offset(uint32_t channel, uint32_t word)
     return (uint64_t)channel * FY_WORDS * sizeof(uint64_t) + word * sizeof(uint64_t);
 }
 
-/* request.c: the first run must not fail for the lack of a request, for others wait for it. */
+/* request.c: cancels what has not ended, and waits for its end, a deadline at most. */
+ferry_status fy_request_drop(fy_run_request *request);
+/* The first run must not fail for the lack of a request, for others wait for it. */
 ferry_status fy_request_provide(ferry_service *service, ferry_error *error);
 
 /* run.c. A run that has begun ends with one outcome; only a failed world keeps it from beginning.

@@ -240,10 +240,21 @@ static int64_t patience_ns(const ferry_service *service)
     return part < LONGEST_WAIT_NS ? part : (int64_t)LONGEST_WAIT_NS;
 }
 
-static void work_until_over(fy_run_request *request)
+/* A run that was dropped ends as soon as the others have heard of it; they may be elsewhere. */
+static void give_up_waiting(const ferry_service *service, int64_t waited_ns)
 {
-    ferry_service *service = request->service;
-    service->blocks        = true;
+    fy_world_fail(service->world, FERRY_ERR_ABORTED, service->world->rank,
+                  "rank %u has dropped its run of service %u, and for %.1f s the others have not "
+                  "ended it",
+                  service->world->rank, service->work.number, (double)waited_ns / 1e9);
+}
+
+/* A limit of 0 is none. */
+static void work_until_over(fy_run_request *request, int64_t limit_ns)
+{
+    ferry_service *service  = request->service;
+    int64_t        begin_ns = fy_now_ns();
+    service->blocks         = true;
     fy_work_block(service->world, &service->work, FY_JOINT_SERVICE_RUN);
     while (!fy_run_is_over(service)) {
         if (advance(request)) {
@@ -253,16 +264,18 @@ static void work_until_over(fy_run_request *request)
         fy_world_wait(service->world, step_ready, step_sleep_ns, request, patience_ns(service),
                       NULL);
         fy_statistics_go_on(service, fy_now_ns());
+        if (limit_ns > 0 && fy_now_ns() - begin_ns > limit_ns) {
+            give_up_waiting(service, limit_ns);
+        }
     }
     fy_work_unblock(service->world, &service->work);
     service->blocks = false;
     call_back(request, true);
 }
 
-static ferry_status run_request_wait(ferry_request *base, ferry_error *error)
+static ferry_status wait_for(fy_run_request *request, int64_t limit_ns, ferry_error *error)
 {
-    fy_run_request *request = (fy_run_request *)base;
-    ferry_status    status  = check_process(request, error);
+    ferry_status status = check_process(request, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -273,12 +286,25 @@ static ferry_status run_request_wait(ferry_request *base, ferry_error *error)
                            "ferry_request_wait within a progress callback waits for itself");
         }
         if (!atomic_load(&request->done)) {
-            work_until_over(request);
+            work_until_over(request, limit_ns);
             close_run(request);
         }
         pthread_mutex_unlock(&service->working);
     }
     return outcome_of(request, error);
+}
+
+static ferry_status run_request_wait(ferry_request *base, ferry_error *error)
+{
+    return wait_for((fy_run_request *)base, 0, error);
+}
+
+ferry_status fy_request_drop(fy_run_request *request)
+{
+    if (!atomic_load(&request->done)) {
+        atomic_store(&request->cancelled, true);
+    }
+    return wait_for(request, request->service->world->settings.deadline_ns, NULL);
 }
 
 static ferry_status run_request_test(ferry_request *base, bool *done_out, ferry_error *error)
@@ -323,7 +349,7 @@ static void run_request_destroy(ferry_request *base)
     if (check_process(request, NULL) != FERRY_OK) {
         return;
     }
-    run_request_wait(base, NULL);
+    fy_request_drop(request);
     request->is_spare = atomic_load(&request->done);
 }
 

@@ -96,16 +96,19 @@ static void ask(ferry_service *service, uint32_t rank)
 }
 
 /* What a rank that has begun the run says of itself: in time of this rank. */
-static void note_begun(fy_exec *exec, uint32_t rank, const fy_answer *answer, int64_t now_ns)
+static void note_begun(fy_exec *exec, uint32_t number, uint32_t rank, const fy_answer *answer,
+                       int64_t now_ns)
 {
     fy_watched *watched = watched_of(exec, rank);
     fy_channel *channel = fy_channel_of(exec, rank);
     int64_t     active  = now_ns - answer->age_ns;
     int64_t     entered = now_ns - answer->since_ns;
     if (watched != NULL) {
-        bool news         = !answer->over || !watched->over;
-        watched->begun    = true;
-        watched->over     = answer->over;
+        bool news      = !answer->over || !watched->over;
+        watched->begun = true;
+        watched->over  = answer->over;
+        watched->waits =
+            answer->blocked && answer->kind == FY_THING_SERVICE && answer->number == number;
         active            = answer->over ? now_ns : active;
         watched->heard_ns = news && active > watched->heard_ns ? active : watched->heard_ns;
     }
@@ -164,7 +167,7 @@ static void read_letters(ferry_service *service, int64_t now_ns)
             continue;
         }
         if (answer.begun) {
-            note_begun(exec, from, &answer, now_ns);
+            note_begun(exec, service->work.number, from, &answer, now_ns);
         } else {
             judge_absent(service, from, &answer, now_ns);
         }
@@ -212,6 +215,10 @@ static void check_neighbour(ferry_service *service, const fy_watched *watched, i
                                        : entry_ns >= 0 && now_ns - exec->begin_ns > entry_ns;
     char     text[FERRY_ERROR_BYTES];
     if (!is_late || !is_owing(service, watched)) {
+        return;
+    }
+    if (watched->begun && watched->waits &&
+        fy_world_may_only_be_slow(service->world, watched->rank, now_ns - watched->heard_ns)) {
         return;
     }
     say_late(service, watched, now_ns, text);

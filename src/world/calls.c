@@ -118,10 +118,10 @@ ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap     *bootst
     if (status != FERRY_OK) {
         return status;
     }
-    if (own.all_gather == NULL || own.barrier == NULL || world_out == NULL) {
+    if (own.all_gather == NULL || world_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_world_create_from_bootstrap needs a bootstrap that starts as "
-                       "FERRY_BOOTSTRAP_INIT, its all_gather and barrier, and a place for the "
+                       "FERRY_BOOTSTRAP_INIT, its all_gather, and a place for the "
                        "world");
     }
     status = check_numbers("ferry_world_create_from_bootstrap", own.rank, own.n_ranks, error);
@@ -343,7 +343,7 @@ ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks, ferry_wo
                        min_ranks, world->n_ranks);
     }
     ferry_world *smaller = NULL;
-    status = fy_failed(world->failure) ? FERRY_OK : refuse_shrink(world, error);
+    status               = fy_failed(world->failure) ? FERRY_OK : refuse_shrink(world, error);
     if (status != FERRY_OK) {
         return status;
     }

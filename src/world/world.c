@@ -236,6 +236,14 @@ void ferry_world_abort(ferry_world *world, const char *reason)
     }
 }
 
+void ferry_world_quit(ferry_world *world, const char *reason)
+{
+    if (world != NULL) {
+        fy_world_fail(world, FERRY_ERR_PEER_LOST, world->rank, "rank %u has left the world: %s",
+                      world->rank, reason == NULL ? "it gave no reason" : reason);
+    }
+}
+
 ferry_status ferry_world_state(ferry_world *world, uint32_t *rank_out, ferry_error *error)
 {
     if (world == NULL) {

@@ -48,12 +48,6 @@ static int gather(void *context, const void *bytes, size_t n_bytes, void *all_ou
     return own->rank == all->fails ? 7 : 0;
 }
 
-static int no_barrier(void *context)
-{
-    (void)context;
-    return 0;
-}
-
 static void *call(void *argument)
 {
     caller         *own       = argument;
@@ -62,7 +56,6 @@ static void *call(void *argument)
     bootstrap.rank            = own->rank;
     bootstrap.n_ranks         = own->n_ranks;
     bootstrap.all_gather      = gather;
-    bootstrap.barrier         = no_barrier;
     own->meeting              = (fy_meeting)FY_MEETING_INIT;
     own->status = fy_meet_bootstrap(&own->meeting, &bootstrap, &own->settings, &own->error);
     return NULL;

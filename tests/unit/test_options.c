@@ -70,12 +70,6 @@ static int bootstrap_own(void *context, const void *bytes, size_t n_bytes, void 
     return 0;
 }
 
-static int meet_nobody(void *context)
-{
-    (void)context;
-    return 0;
-}
-
 static ferry_param_metadata metadata_of_rank_0(void)
 {
     ferry_param_metadata m        = FERRY_PARAM_METADATA_INIT;
@@ -181,7 +175,6 @@ static void fill_bootstrap(void *given)
     ferry_bootstrap *bootstrap = given;
     bootstrap->n_ranks         = 1;
     bootstrap->all_gather      = bootstrap_own;
-    bootstrap->barrier         = meet_nobody;
 }
 
 static ferry_status with_world(const void *given)
@@ -590,7 +583,7 @@ typedef struct input {
     }
 
 static const input inputs[] = {
-    ROW("bootstrap", bootstrap, FERRY_BOOTSTRAP_INIT, 40, fill_bootstrap, with_bootstrap),
+    ROW("bootstrap", bootstrap, FERRY_BOOTSTRAP_INIT, 32, fill_bootstrap, with_bootstrap),
     ROW("world", world_options, FERRY_WORLD_OPTIONS_INIT, 56, NULL, with_world),
     ROW("box to", box, FERRY_BOX_INIT, 200, fill_box, with_box_to),
     ROW("box from", box, FERRY_BOX_INIT, 200, fill_box, with_box_from),

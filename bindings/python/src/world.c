@@ -177,14 +177,6 @@ static int bootstrap_gather(void *context, const void *bytes, size_t n_bytes, vo
     return 0;
 }
 
-static int bootstrap_barrier(void *context)
-{
-    fp_exchange  *exchange = context;
-    const void   *all;
-    const size_t *lengths;
-    return exchange->exchange.all_gather(exchange, "", 0, &all, &lengths);
-}
-
 PyDoc_STRVAR(from_exchange_doc,
              "Joins a world whose ranks find each other by an object with rank, size and "
              "all_gather(bytes) -> list of bytes.");
@@ -209,7 +201,6 @@ static PyObject *from_exchange(PyObject *module, PyObject *args, PyObject *kwarg
     bootstrap.rank            = exchange.exchange.rank;
     bootstrap.n_ranks         = exchange.exchange.n_ranks;
     bootstrap.all_gather      = bootstrap_gather;
-    bootstrap.barrier         = bootstrap_barrier;
     m.bootstrap               = &bootstrap;
     ferry_error  error;
     ferry_status status;

@@ -1,0 +1,263 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs of which a rank does not do its part, and runs that are on at once. Nothing here is
+ * measured: a rank that is not named, or a run that does not end, keeps the program until its time
+ * is over.
+ */
+#include "unit/rank_threads.h"
+
+#include <ferry/ferry.h>
+#include <ferry/mixed_comm.h>
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { N = 3, BYTES = 4096 };
+
+/* A service in which every rank sends to the next; `silent` ones exchange nothing. */
+typedef struct part {
+    ferry_service *service;
+    unsigned char  from[BYTES], to[BYTES];
+} part;
+
+static ferry_status make_part(rank_thread *self, bool silent, part *p)
+{
+    uint32_t     next   = (self->rank + 1) % self->n_ranks;
+    uint32_t     before = (self->rank + self->n_ranks - 1) % self->n_ranks;
+    ferry_buffer from   = ferry_buffer_of(p->from, BYTES);
+    ferry_buffer to     = ferry_buffer_of(p->to, BYTES);
+    ferry_status status = ferry_service_create(self->world, NULL, &p->service, &self->error);
+    if (status == FERRY_OK) {
+        status = ferry_service_init(p->service, FERRY_LOG_OFF, &self->error);
+    }
+    if (status == FERRY_OK && !silent) {
+        status = ferry_service_register_send(p->service, self->rank, &from, 0, BYTES, next,
+                                             &self->error);
+    }
+    if (status == FERRY_OK && !silent) {
+        status =
+            ferry_service_register_receive(p->service, before, &to, 0, BYTES, before, &self->error);
+    }
+    return status == FERRY_OK ? ferry_service_schedule(p->service, &self->error) : status;
+}
+
+static void fill(rank_thread *self, part *p, int salt)
+{
+    memset(p->from, (int)self->rank * 16 + salt, BYTES);
+    memset(p->to, 0xff, BYTES);
+}
+
+static bool is_whole(const rank_thread *self, const part *p, int salt)
+{
+    unsigned char wanted[BYTES];
+    uint32_t      before = (self->rank + self->n_ranks - 1) % self->n_ranks;
+    memset(wanted, (int)before * 16 + salt, BYTES);
+    return memcmp(p->to, wanted, BYTES) == 0;
+}
+
+/* How many ranks are done: who does not do its part waits for the others here. */
+static _Atomic uint32_t n_done;
+
+static void await_done(uint32_t n)
+{
+    while (atomic_load(&n_done) < n) {
+        sched_yield();
+    }
+}
+
+typedef enum lapse { NEVER_TESTS, NEVER_ENTERS, LEAVES, DROPS } lapse;
+
+typedef struct late_case {
+    const char  *name;
+    lapse        lapse;
+    bool         silent; /* the service exchanges nothing: no channel shows who is missing */
+    double       entry;
+    ferry_status status;
+    const char  *says;
+} late_case;
+
+static void lapse_once(rank_thread *self, const late_case *one, part *p)
+{
+    ferry_request *request = NULL;
+    if (one->lapse == NEVER_TESTS || one->lapse == DROPS) {
+        expect_ok(self, ferry_service_start(p->service, NULL, &request, &self->error));
+    }
+    if (one->lapse == LEAVES) {
+        ferry_world_quit(self->world, "its program failed");
+    } else if (one->lapse == DROPS) {
+        ferry_request_destroy(request);
+    } else {
+        await_done(N - 1);
+    }
+    expect(self, ferry_world_state(self->world, NULL, &self->error) == one->status ||
+                     one->lapse == DROPS);
+    if (one->lapse == NEVER_TESTS) {
+        ferry_request_destroy(request);
+    }
+}
+
+static void be_late(rank_thread *self)
+{
+    const late_case *one = self->context;
+    part             p;
+    uint32_t         named = FERRY_ANY_RANK;
+    expect_ok(self, make_part(self, one->silent, &p));
+    fill(self, &p, 1);
+    expect_ok(self, ferry_service_run(p.service, &self->error));
+    expect_ok(self, ferry_world_barrier(self->world, &self->error)); /* all know how that ended */
+    if (self->rank == 1) {
+        lapse_once(self, one, &p);
+    } else {
+        ferry_status status = ferry_service_run(p.service, &self->error);
+        atomic_fetch_add(&n_done, 1);
+        expect(self, status == one->status);
+        expect_says(self, one->says);
+        if (one->lapse != DROPS) {
+            ferry_world_state(self->world, &named, NULL);
+            expect(self, named == 1);
+        }
+    }
+    ferry_service_destroy(p.service);
+}
+
+static void test_ranks_that_do_not_do_their_part(void **state)
+{
+    (void)state;
+    static late_case cases[] = {
+        {"never tests", NEVER_TESTS, false, 0, FERRY_ERR_TIMEOUT, "rank 1"},
+        {"never tests, no channels", NEVER_TESTS, true, 0, FERRY_ERR_TIMEOUT,
+         "rank 1 has entered the run of service 1, and has not moved it on"},
+        {"never enters", NEVER_ENTERS, false, 0.05, FERRY_ERR_TIMEOUT, "rank 1 has not entered"},
+        {"never enters, no channels", NEVER_ENTERS, true, 0.05, FERRY_ERR_TIMEOUT,
+         "rank 1 has not entered the run of service 1"},
+        {"leaves", LEAVES, true, 0, FERRY_ERR_PEER_LOST, "rank 1 has left the world: its program"},
+        {"leaves", LEAVES, false, 0, FERRY_ERR_PEER_LOST, "rank 1 has left the world: its program"},
+        {"drops", DROPS, false, 0, FERRY_ERR_ABORTED, "rank 1 cancelled the run"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
+        options.deadline_seconds    = 0.5;
+        options.entry_seconds       = cases[i].entry;
+        atomic_store(&n_done, 0);
+        print_message("%s\n", cases[i].name);
+        run_ranks(N, &options, be_late, &cases[i]);
+    }
+}
+
+/* A drop is bounded also where nobody else enters the run. */
+static void drop_alone(rank_thread *self)
+{
+    part           p;
+    ferry_request *request = NULL;
+    expect_ok(self, make_part(self, false, &p));
+    if (self->rank == 1) {
+        expect_ok(self, ferry_service_start(p.service, NULL, &request, &self->error));
+        ferry_request_destroy(request);
+        expect(self, ferry_world_state(self->world, NULL, &self->error) == FERRY_ERR_ABORTED);
+        expect_says(self, "rank 1 has dropped its run of service 1");
+        atomic_fetch_add(&n_done, 1);
+    } else {
+        await_done(1);
+    }
+    ferry_service_destroy(p.service);
+}
+
+static void test_a_drop_is_bounded(void **state)
+{
+    (void)state;
+    ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
+    options.deadline_seconds    = 0.2;
+    atomic_store(&n_done, 0);
+    run_ranks(N, &options, drop_alone, NULL);
+}
+
+/* Two runs at once, waited for or tested in whatever order, with a mixed collective between. */
+typedef enum order { WAITS_CROSSED, WAITS_ALIKE, TESTS } order;
+
+static void end_both(rank_thread *self, order how, ferry_request *requests[2])
+{
+    bool done[2] = {false, false};
+    for (int i = 0; how != TESTS && i < 2; i++) {
+        int number = how == WAITS_CROSSED && self->rank % 2 == 1 ? 1 - i : i;
+        expect_ok(self, ferry_request_wait(requests[number], &self->error));
+    }
+    while (how == TESTS && !(done[0] && done[1])) {
+        for (int i = 0; i < 2; i++) {
+            expect_ok(self, ferry_request_test(requests[i], &done[i], &self->error));
+        }
+    }
+}
+
+static ferry_status reduce(rank_thread *self, ferry_mixed_comm *comm)
+{
+    float              in[2] = {1, (float)self->rank}, out[2] = {0, 0};
+    ferry_mixed_tensor from   = {ferry_buffer_of(in, sizeof in), 1, 2};
+    ferry_mixed_tensor to     = {ferry_buffer_of(out, sizeof out), 1, 2};
+    ferry_status       status = ferry_mixed_comm_run(comm, FERRY_MIXED_ALL_REDUCE, &from, &to,
+                                                     FERRY_MIXED_MODE_DEFAULT, NULL, &self->error);
+    return status != FERRY_OK || (out[0] == N && out[1] == 3) ? status : FERRY_ERR_INVALID_INPUT;
+}
+
+static void overlap(rank_thread *self)
+{
+    static const uint32_t    tags[]  = {0x66657276, 0x66657277, 0x66657264, 0x66657072};
+    ferry_mixed_comm_options options = FERRY_MIXED_COMM_OPTIONS_INIT;
+    ferry_mixed_comm        *comm    = NULL;
+    ferry_request           *requests[2];
+    part                     parts[2];
+    const void              *bytes;
+    size_t                   n_bytes;
+    options.dtype        = FERRY_F32;
+    options.use_autotune = false;
+    for (int i = 0; i < 2; i++) {
+        expect_ok(self, make_part(self, false, &parts[i]));
+    }
+    expect_ok(self, ferry_mixed_comm_create(self->world, &options, &comm, &self->error));
+    /* A caller's messages are not the library's, whatever their tags. */
+    for (size_t t = 0; t < COUNT_OF(tags); t++) {
+        expect_ok(self, ferry_world_send(self->world, (self->rank + 1) % N, tags[t], &tags[t],
+                                         sizeof tags[t], &self->error));
+    }
+    for (int run = 0; run < 60; run++) {
+        for (int i = 0; i < 2; i++) {
+            fill(self, &parts[i], run % 8 + i);
+            expect_ok(self,
+                      ferry_service_start(parts[i].service, NULL, &requests[i], &self->error));
+        }
+        if (run % 4 == 1) {
+            expect_ok(self, reduce(self, comm));
+        } else if (run % 4 == 2) {
+            expect_ok(self, ferry_world_barrier(self->world, &self->error));
+        }
+        end_both(self, (order)(run % 3), requests);
+        for (int i = 0; i < 2; i++) {
+            ferry_request_destroy(requests[i]);
+            expect(self, is_whole(self, &parts[i], run % 8 + i));
+        }
+    }
+    for (size_t t = 0; t < COUNT_OF(tags); t++) {
+        expect_ok(self, ferry_world_receive(self->world, FERRY_ANY_RANK, tags[t], 0, &bytes,
+                                            &n_bytes, NULL, &self->error));
+        expect(self, n_bytes == sizeof tags[t] && memcmp(bytes, &tags[t], n_bytes) == 0);
+    }
+    ferry_mixed_comm_destroy(comm);
+    ferry_service_destroy(parts[0].service);
+    ferry_service_destroy(parts[1].service);
+}
+
+static void test_runs_at_once(void **state)
+{
+    (void)state;
+    run_ranks(N, NULL, overlap, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_that_do_not_do_their_part),
+        cmocka_unit_test(test_a_drop_is_bounded),
+        cmocka_unit_test(test_runs_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
