@@ -27,9 +27,8 @@ FERRY_API ferry_status ferry_request_wait(ferry_request *request, ferry_error *e
  */
 FERRY_API void ferry_request_cancel(ferry_request *request);
 /*
- * Of a service's run that has not ended: cancels it, and waits until all ranks know. Of a mixed
- * collective: waits for its end, and then cancels it. Either waits a deadline at most: where others
- * do not take part by then the world of the run fails, or the handle of the collective is broken.
+ * Waits for the end if need be, a deadline at most, and then cancels. Where others do not hear of
+ * that for another deadline, the world of the run fails; a collective's handle is broken at once.
  * NULL is allowed.
  */
 FERRY_API void ferry_request_destroy(ferry_request *request);

@@ -315,6 +315,7 @@ ferry_status ferry_service_bind(ferry_service *service, const ferry_plan *plan,
 static void end_run(ferry_service *service)
 {
     if (service->request != NULL) {
+        ferry_request_cancel(&service->request->base);
         fy_request_drop(service->request);
     }
 }

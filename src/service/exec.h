@@ -364,7 +364,7 @@ static inline uint64_t fy_word_offset(uint32_t channel, uint32_t word)
     return (uint64_t)channel * FY_WORDS * sizeof(uint64_t) + word * sizeof(uint64_t);
 }
 
-/* request.c: cancels what has not ended, and waits for its end, a deadline at most. */
+/* request.c: waits for its end, a deadline at most, then cancels it and waits as long again. */
 ferry_status fy_request_drop(fy_run_request *request);
 /* The first run must not fail for the lack of a request, for others wait for it. */
 ferry_status fy_request_provide(ferry_service *service, ferry_error *error);

@@ -249,7 +249,7 @@ static void give_up_waiting(const ferry_service *service, int64_t waited_ns)
                   service->world->rank, service->work.number, (double)waited_ns / 1e9);
 }
 
-/* A limit of 0 is none. */
+/* Behind the limit the run is cancelled; behind another one the world fails. 0 is no limit. */
 static void work_until_over(fy_run_request *request, int64_t limit_ns)
 {
     ferry_service *service  = request->service;
@@ -265,7 +265,10 @@ static void work_until_over(fy_run_request *request, int64_t limit_ns)
                       NULL);
         fy_statistics_go_on(service, fy_now_ns());
         if (limit_ns > 0 && fy_now_ns() - begin_ns > limit_ns) {
-            give_up_waiting(service, limit_ns);
+            if (atomic_exchange(&request->cancelled, true)) {
+                give_up_waiting(service, limit_ns);
+            }
+            begin_ns = fy_now_ns();
         }
     }
     fy_work_unblock(service->world, &service->work);
@@ -301,9 +304,6 @@ static ferry_status run_request_wait(ferry_request *base, ferry_error *error)
 
 ferry_status fy_request_drop(fy_run_request *request)
 {
-    if (!atomic_load(&request->done)) {
-        atomic_store(&request->cancelled, true);
-    }
     return wait_for(request, request->service->world->settings.deadline_ns, NULL);
 }
 
