@@ -193,7 +193,58 @@ def watches(rank, size, folder):
     return value
 
 
+def interrupted_in_a_join(rank, size, folder):
+    """The other rank never comes, and the limit of the join is far away."""
+    meeting = os.path.join(folder, "meeting")
+    os.environ.update(FERRY_RENDEZVOUS=meeting, WORLD_SIZE="2")
+
+    def strike():
+        until(lambda: os.path.exists(meeting))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        ferry.world()
+    except KeyboardInterrupt:
+        thread.join()
+        return "interrupted", os.path.exists(meeting)
+    return "joined"
+
+
+def transport_of_the_caller(rank, size):
+    """Two nodes, as the world is told, and what carries bytes between them is the caller's."""
+    import array
+
+    with ferry.RemoteCopyService() as service:
+        service.init("OFF")
+        said = []
+        for given in (None, service):
+            try:
+                with ferry.MixedCommHandler(
+                    rank, 2, 0, 1, rank, 2, None, None, None, None, "f32", "cpu",
+                    should_init_nvshmem=False, use_autotune=False, transport=given,
+                ) as handler:
+                    x, y = array.array("f", [rank + 1.0] * 4), array.array("f", [0.0] * 4)
+                    handler.run(ferry.MixedCommOp.ALLREDUCE, x, y)
+                    said.append(list(y))
+            except ferry.InvalidInput as error:
+                said.append("transport=" in str(error))
+        return said
+
+
 class Ranks(unittest.TestCase):
+    def test_an_interrupt_in_a_join(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(run_ranks(interrupted_in_a_join, 1, folder,
+                                       env={"FERRY_JOIN_LIMIT": "600"}), [("interrupted", False)])
+
+    def test_a_transport_of_the_caller(self):
+        if not os.path.exists(os.path.join(os.environ.get("FERRY_PLUGINS", ""), "libferry_ucx.so")):
+            self.skipTest("ucx is not installed")
+        self.assertEqual(run_ranks(transport_of_the_caller, 2, env={"FERRY_NODES": "1,1"}),
+                         [[True, [3.0] * 4]] * 2)
+
     def test_a_dropped_request_beside_a_death(self):
         self.assertEqual(run_ranks(dropped_beside_a_death, 2, env=DEADLINE, may_fail=(1,)),
                          [["Misuse"], None])
@@ -297,6 +348,39 @@ class Alone(unittest.TestCase):
         self.assertEqual(held, [])
         trainer.service.run()
         trainer.service.finalize()
+
+    def test_a_callback_of_a_refit_goes_with_it(self):
+        side = {"mesh": [], "rules": [{"match": "*"}]}
+        spec = {"format": "ferry.spec/1", "source": side, "destination": side,
+                "tensors": [{"name": "w", "shape": [4], "dtype": "u8"}]}
+        trainer, own, calls = Trainer(), [], []
+        trainer.service.clear_requests()
+        trainer.service.set_progress(own.append)
+        with ferry.Refit({"w": bytes(4)}, {"w": bytearray(4)}, spec, service=trainer.service,
+                         progress=calls.append) as planned:
+            planned.run()
+        n_calls = len(calls)
+        self.assertEqual((n_calls > 0, own), (True, []))
+        trainer.service.register_send(1, trainer.source, 0, None, 0)
+        trainer.service.register_receive(1, trainer.target, 0, None, 0)
+        trainer.service.schedule()
+        trainer.service.run()
+        self.assertEqual((len(calls), len(own) > 0), (n_calls, True))
+        trainer.service.finalize()
+
+    def test_sentences_are_of_python(self):
+        with ferry.RemoteCopyService() as service:
+            service.init("OFF")
+            with self.assertRaisesRegex(ferry.Misuse, r"call schedule\(\) before"):
+                service.run()
+        self.assertEqual((ferry.Misuse.__module__, repr(ferry.world())),
+                         ("ferry", "<ferry.World, rank 0 of 1>"))
+        with self.assertRaises(FileNotFoundError) as caught:
+            ferry.inspect("/nowhere/at/all")
+        self.assertIsInstance(caught.exception, ferry.FileError)
+        self.assertEqual((caught.exception.errno, caught.exception.filename),
+                         (2, "/nowhere/at/all"))
+        self.assertIn("/nowhere/at/all", str(caught.exception))
 
     def test_items_that_are_no_pairs(self):
         side = {"mesh": [], "rules": [{"match": "*"}]}
