@@ -296,7 +296,7 @@ class RemoteCopyService:
         """Bytes ``[src_pos, src_pos + size)`` of a tensor go to a PE, which may be this one.
 
         ``size`` ``None`` is all that follows. Ids are unique for each pair of PEs, and the same at
-        both ends. The service holds the tensor until ``clear_requests`` or ``finalize``. Of a
+        both ends. A task of no bytes is none. The service holds the tensor until ``clear_requests`` or ``finalize``. Of a
         tensor with gaps, a range is all of it or whole rows of one of its dims.
         """
         self._own().register(True, task_id, src_tensor, src_pos, size, dest_pe, name)

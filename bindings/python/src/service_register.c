@@ -96,6 +96,16 @@ static bool make_box(const fp_service *own, const fp_view *view, const end *e, f
     return true;
 }
 
+static bool has_no_bytes(const ferry_box *box)
+{
+    for (uint32_t d = 0; d < box->n_dims; d++) {
+        if (box->length[d] == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* dtype stands for the view's own, where a plan says what the bytes are; else NULL. */
 static bool put_box(fp_service *own, const end *e, PyObject *dtype, const ferry_box *box,
                     fp_view *view)
@@ -106,6 +116,9 @@ static bool put_box(fp_service *own, const end *e, PyObject *dtype, const ferry_
                         .is_send = e->is_send,
                         .dtype   = dtype,
                         .name    = e->name};
+    if (has_no_bytes(box)) {
+        return true; /* an uneven cut leaves some ends empty: nothing is to move, nor to match */
+    }
     if (!fp_holds_reserve(&own->holds)) {
         return false;
     }

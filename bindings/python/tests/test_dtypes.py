@@ -163,6 +163,25 @@ class Plans(unittest.TestCase):
                 service.bind(ferry.plan(alone("u8")), {"w": bytes(N)},
                              {"w": (bytearray(N), bytearray(N))})
 
+    def test_tasks_of_no_bytes(self):
+        """Beside others and alone, as sends, receives or both, of any dtype."""
+        nothing, target = array.array("f"), bytearray(4)
+        for beside in (False, True):
+            with ferry.RemoteCopyService() as service:
+                service.init("OFF")
+                service.register_send(1, nothing, 0, None, 0)
+                service.register_receive(1, bytearray(), 0, 0, 0)
+                service.register_send(2, b"abcd", 4, None, 0)
+                service.register_receives([(3, target, 2, 0, 0)])
+                if beside:
+                    service.register_send(4, b"abcd", 0, None, 0)
+                    service.register_receive(4, target, 0, None, 0)
+                service.schedule()
+                service.run()
+                self.assertEqual(target, b"abcd" if beside else bytes(4))
+                with self.assertRaises(ferry.InvalidInput):
+                    service.register_send(5, b"abcd", 5, 0, 0)
+
     def test_names(self):
         self.assertEqual(_ferry.dtype_name(float), "f64")
         self.assertEqual(_ferry.dtype_name("float32"), "f32")

@@ -372,8 +372,6 @@ class Service(unittest.TestCase):
         send(1, data, 0, 8, 0)
         cases = [
             (lambda: send(1, data, 8, 8, 0), ferry.InvalidInput, "task 1 .*registered already"),
-            (lambda: send(2, data, 0, 0, 0), ferry.InvalidInput, "0 bytes"),
-            (lambda: send(2, bytearray(), 0, None, 0), ferry.InvalidInput, "0 bytes"),
             (lambda: send(2, data, 60, 8, 0), ferry.InvalidInput, "64 bytes.* 8 from byte 60"),
             (lambda: send(2, data, 65, None, 0), ferry.InvalidInput, "from byte 65"),
             (lambda: send(2, data, -1, 8, 0), ferry.InvalidInput, "src_pos is negative"),
