@@ -4,7 +4,7 @@
  * Each case runs in a process of its own, so that its peak memory is its own; times are medians of
  * several runs.
  *
- *     bench_plan [--json FILE] [--runs N] [--examples FOLDER]
+ *     bench_plan [--json FILE] [--runs N] [--examples FOLDER] [--spec FILE]
  */
 #include <ferry/ferry.h>
 
@@ -190,15 +190,23 @@ static const bench_case cases[] = {
      .summary = true},
 };
 
+/* Of a file that the caller names, so that another planner can be given the very same layouts. */
+static const bench_case spec_cases[] = {
+    {.name = "spec, own plan of the last rank", .last = true},
+    {.name = "spec, all moves of all ranks", .all = true},
+};
+
 int main(int argc, char **argv)
 {
-    const char *json_path = NULL, *examples = "examples";
+    const char *json_path = NULL, *examples = "examples", *spec = NULL;
     int         n_runs = 11;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--json") == 0) {
             json_path = argv[i + 1];
         } else if (strcmp(argv[i], "--examples") == 0) {
             examples = argv[i + 1];
+        } else if (strcmp(argv[i], "--spec") == 0) {
+            spec = argv[i + 1];
         } else if (strcmp(argv[i], "--runs") == 0) {
             n_runs = atoi(argv[i + 1]);
         }
@@ -217,10 +225,15 @@ int main(int argc, char **argv)
     int status = 0;
     printf("%-46s %10s %10s %10s %9s %10s %8s\n", "case", "median ms", "min ms", "max ms",
            "peak MiB", "visited", "peers");
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        bench_case c = cases[i];
+    const bench_case *list = spec == NULL ? cases : spec_cases;
+    size_t            n_list =
+        spec == NULL ? sizeof cases / sizeof cases[0] : sizeof spec_cases / sizeof spec_cases[0];
+    for (size_t i = 0; i < n_list; i++) {
+        bench_case c = list[i];
         char       path[1024];
-        if (c.path != NULL) {
+        if (spec != NULL) {
+            c.path = spec;
+        } else if (c.path != NULL) {
             snprintf(path, sizeof path, "%s/%s", examples, c.path);
             c.path = path;
         }

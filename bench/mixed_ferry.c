@@ -2,7 +2,7 @@
 /*
  * The mixed operations with ferry, for mixed_vs_mpi.py and mixed_hosts.py: each mode is a way.
  *
- *     ferry launch -n N bench_mixed [--tune FILE] [--local-tp N] [--inter-tp N]
+ *     ferry launch -n N bench_mixed [--tune FILE] [--bind none] [--local-tp N] [--inter-tp N]
  *                                   OP DTYPE TP DP [OPTION]...   (mixed_bench.h has the options)
  *     ferry launch -n N bench_mixed --save FILE ... the same ...
  *
@@ -24,6 +24,7 @@
 typedef struct words {
     const char *tune, *save;
     uint32_t    local_tp, inter_tp;
+    bool        is_unbound; /* as an installation leaves it */
 } words;
 
 typedef struct own_side {
@@ -135,6 +136,8 @@ static int read_words(int argc, char **argv, words *out)
             out->tune = argv[i + 1];
         } else if (strcmp(argv[i], "--save") == 0) {
             out->save = argv[i + 1];
+        } else if (strcmp(argv[i], "--bind") == 0) {
+            out->is_unbound = strcmp(argv[i + 1], "none") == 0;
         } else if (strcmp(argv[i], "--local-tp") == 0) {
             out->local_tp = (uint32_t)atoi(argv[i + 1]);
         } else if (strcmp(argv[i], "--inter-tp") == 0) {
@@ -217,7 +220,9 @@ int main(int argc, char **argv)
     int             first = read_words(argc, argv, &w), result = 2;
     check(ferry_world_create(NULL, &s.world, &error), &error);
     own_rank = ferry_world_rank(s.world);
-    bind_to_core(s.world);
+    if (!w.is_unbound) {
+        bind_to_core(s.world);
+    }
     if (mixed_read_arguments(argc - first, argv + first, (int)own_rank,
                              (int)ferry_world_n_ranks(s.world), &arguments)) {
         result = run(&s, &w, &arguments);

@@ -4,7 +4,7 @@
 
     python3 bench/mixed_vs_mpi.py --build build/release [--only fused,plain2,plain4,eight]
             [--ops TEXT] [--dtypes fp32,bf16,fp16] [--sizes BYTES,...] [--rounds 5] [--in-place]
-            [--quick] [--no-mpi | --no-ferry] [--no-autotune] [--busy]
+            [--quick] [--no-mpi | --no-ferry] [--no-autotune] [--busy] [--patience SECONDS]
             [--json bench/results/mixed.json]
 
 bench_mixed runs AUTOTUNE, with a table that it measured before, and every fixed mode; mpi_mixed,
@@ -15,9 +15,11 @@ A round runs both programs once for a case (ranks, operation, type), beginning w
 time; all sizes and ways take turns inside. The first round tries every setting; those that are not
 within NEAR of the best at any size are left out of the others. A figure is the median over the
 rounds of the median of a round's batches (of the fastest with --busy). "MPI" is the fastest of all
-combinations and settings at that size, "installed" the fastest combination without any setting; a
-ratio to it is the median over the rounds of the rounds' ratios, its spread the range of the middle
-half over it. "/best" is AUTOTUNE over the fixed mode that is fastest at that size.
+combinations and settings at that size, each rank bound to a core, beside ferry bound alike;
+"installed" the fastest combination without any setting, where mpirun binds as it does by itself,
+beside ferry with no binding at all. A ratio is the median over the rounds of the rounds' ratios, its
+spread the range of the middle half over it. "/best" is AUTOTUNE over the fixed mode that is fastest
+at that size. A busy machine is waited for, and said.
 """
 
 import argparse
@@ -28,6 +30,7 @@ import shutil
 import subprocess
 import tempfile
 
+import honest
 from transport_vs_peers import Targets, median, size_text, spread, version_of
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -126,9 +129,10 @@ class Programs:
     def environment(self):
         return {"FERRY_PLUGINS": str(self.arguments.build)}
 
-    def ferry(self, case, dtype):
+    def ferry(self, case, dtype, bound=True):
+        free = [] if bound else ["--bind", "none"]
         tune = ["--tune", self.table(case, dtype)] if self.arguments.autotune else []
-        return self.measured(self.launch(case[1] * case[2], *tune), case, dtype,
+        return self.measured(self.launch(case[1] * case[2], *free, *tune), case, dtype,
                              **self.environment())
 
     def open_mpi(self, case, dtype, setting):
@@ -156,21 +160,23 @@ def worth_repeating(theirs, sizes):
 
 
 def measure(programs, arguments, case, dtype):
-    """Rounds of ferry, and of MPI by setting."""
-    ours, theirs = [], {}
+    """Rounds of ferry bound and unbound, and of MPI by setting."""
+    ours, free, theirs = [], [], {}
     settings = list(SETTINGS) if programs.mpi is not None else []
     for turn in range(arguments.rounds):
-        jobs = (["ferry"] if arguments.ferry else []) + settings
+        jobs = (["ferry", "ferry unbound"] if arguments.ferry else []) + settings
         for job in jobs[turn % len(jobs):] + jobs[:turn % len(jobs)]:
             if job == "ferry":
                 ours.append(programs.ferry(case, dtype))
+            elif job == "ferry unbound":
+                free.append(programs.ferry(case, dtype, bound=False))
             else:
                 done = programs.open_mpi(case, dtype, job)
                 if done is not None:
                     theirs.setdefault(job, []).append(done)
         if turn == 0:
             settings = worth_repeating(theirs, arguments.sizes)
-    return ours, {setting: rounds for setting, rounds in theirs.items() if setting in settings}
+    return ours, free, {setting: rounds for setting, rounds in theirs.items() if setting in settings}
 
 
 def series_at(rounds, size, n):
@@ -203,17 +209,24 @@ def add_ferry(row, ours, arguments):
     return own
 
 
-def add_mpi(row, theirs, own, arguments):
+def own_series(ours, size, arguments):
+    """AUTOTUNE, or without a table the fastest fixed mode."""
+    modes = series_at(ours, size, arguments.rounds)
+    return modes.get("autotune") or modes[fastest(modes)]
+
+
+def add_mpi(row, theirs, own, free, arguments):
+    """own is compared with all settings, free, which nobody has bound, with an installation."""
     series = {(setting, way): values for setting, rounds in theirs.items()
               for way, values in series_at(rounds, row["bytes"], arguments.rounds).items()}
     installed = {key: values for key, values in series.items() if key[0] == "as installed"}
-    for name, among in (("mpi", series), ("installed", installed)):
+    for name, among, beside in (("mpi", series, own), ("installed", installed, free)):
         best = fastest(among)
         if best is not None:
             row[name] = {"setting": best[0], "way": best[1],
                          "us": [seconds * 1e6 for seconds in among[best]]}
-            if own is not None:
-                row[name].update(ratio_of(among[best], own))
+            if beside is not None:
+                row[name].update(ratio_of(among[best], beside))
     row["mpi_us"] = {" | ".join(key): median(values) * 1e6 for key, values in series.items()}
 
 
@@ -253,12 +266,15 @@ def compare(programs, arguments, case, dtype, target, targets):
     op, tp, dp = case
     name = f"{op} {dtype} TP{tp} x DP{dp}"
     print(f"{name}: microseconds", flush=True)
-    ours, theirs = measure(programs, arguments, case, dtype)
+    ours, unbound, theirs = measure(programs, arguments, case, dtype)
     rows = []
     for size in arguments.sizes:
         row = {"bytes": size}
         own = add_ferry(row, ours, arguments) if ours else None
-        add_mpi(row, theirs, own, arguments)
+        free = own_series(unbound, size, arguments) if unbound else None
+        if free is not None:
+            row["ferry_unbound_us"] = [seconds * 1e6 for seconds in free]
+        add_mpi(row, theirs, own, free, arguments)
         show(row)
         rows.append(row)
     add_targets(targets, name, target, rows)
@@ -284,6 +300,7 @@ def read_arguments():
     parser.add_argument("--no-autotune", action="store_false", dest="autotune",
                         help="no table: the fastest fixed mode counts")
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     arguments.sizes = sorted(int(size) for size in arguments.sizes.split(",")) \
@@ -295,7 +312,7 @@ def read_arguments():
 def main():
     arguments = read_arguments()
     targets = Targets()
-    result = {"cores": os.cpu_count(), "load_before": os.getloadavg(), "rounds": arguments.rounds,
+    result = {**honest.begin(arguments.rounds, arguments.patience),
               "batches": arguments.batches, "busy": arguments.busy,
               "in_place": arguments.in_place, "settings": SETTINGS, "cases": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -308,7 +325,7 @@ def main():
                     if name in arguments.only.split(",") and arguments.ops in case[0]:
                         result["cases"].append({"part": name, **compare(
                             programs, arguments, case, dtype, target, targets)})
-                        result["load_after"] = os.getloadavg()
+                        honest.end(result)
                         result["targets"] = targets.lines
                         if arguments.json:  # after every case: a run cut short leaves what it has
                             pathlib.Path(arguments.json).write_text(

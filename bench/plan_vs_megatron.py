@@ -7,7 +7,9 @@
 Makes a virtual environment (--venv, default beside the build) with the packages that
 bench/megatron/requirements.txt names. Megatron's build_centralized_reshard_plan runs on rank 0 with
 its collectives replaced by lists, which is all ranks' plans; ferry visits all moves of all ranks, from
-the text of a spec. Prints a table and writes JSON with --json FILE.
+a spec that was written from the very layouts that Megatron plans. The input differs all the same:
+Megatron reads the metadata of every rank, a spec says the layout once. python_planner.py gives both
+that metadata. Prints a table and writes JSON with --json FILE.
 """
 
 import argparse
@@ -18,9 +20,11 @@ import subprocess
 import sys
 import tempfile
 
+import honest
+
 HERE = pathlib.Path(__file__).resolve().parent
-ALL_MOVES = "dense 256 -> 256, all moves of all ranks"
-OWN_PLAN = "dense 256 -> 256, own plan of one rank"
+ALL_MOVES = "spec, all moves of all ranks"
+OWN_PLAN = "spec, own plan of the last rank"
 
 
 def make_environment(folder):
@@ -33,15 +37,17 @@ def make_environment(folder):
     return python
 
 
-def run_megatron(python, ranks):
-    command = [python, HERE / "megatron" / "plan_megatron.py", "--ranks", str(ranks), "--repeat", "1"]
+def run_megatron(python, ranks, spec):
+    """Also writes the spec of the layouts that it planned, tensor by tensor the same."""
+    command = [python, HERE / "megatron" / "plan_megatron.py", "--ranks", str(ranks), "--repeat", "1",
+               "--spec", spec]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return json.loads(output)
 
 
-def run_ferry(bench, examples):
+def run_ferry(bench, spec):
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = [bench, "--json", file.name, "--runs", "5", "--examples", examples]
+        command = [bench, "--json", file.name, "--runs", "5", "--spec", spec]
         subprocess.run(command, check=True, capture_output=True)
         return {case["case"]: case for case in json.load(open(file.name))}
 
@@ -53,18 +59,24 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--venv", type=pathlib.Path, default=HERE.parent / "build" / "megatron-venv")
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
     python = make_environment(arguments.venv)
     theirs, ours, own = [], [], []
-    for _ in range(arguments.rounds):
-        megatron = run_megatron(python, arguments.ranks)
-        theirs.append(megatron["median"])
-        ferry = run_ferry(arguments.bench, HERE.parent / "examples")
-        ours.append(ferry[ALL_MOVES]["median_s"])
-        own.append(ferry[OWN_PLAN]["median_s"])
+    record = honest.begin(arguments.rounds, arguments.patience)
+    with tempfile.TemporaryDirectory() as folder:
+        spec = pathlib.Path(folder) / "spec.json"
+        for _ in range(arguments.rounds):
+            megatron = run_megatron(python, arguments.ranks, spec)
+            theirs.append(megatron["median"])
+            ferry = run_ferry(arguments.bench, spec)
+            ours.append(ferry[ALL_MOVES]["median_s"])
+            own.append(ferry[OWN_PLAN]["median_s"])
     result = {
+        **honest.end(record),
         "peer": "megatron-core " + str(megatron["version"]),
-        "what": "256 source ranks TP8xDP32 to 256 destination ranks TP4xDP64, 80 layers x 6 tensors",
+        "what": f"{arguments.ranks} source ranks of TP8 to {arguments.ranks} destination ranks of TP4, "
+                "the same layouts on both sides",
         "megatron_moves": megatron["moves"],
         "ferry_moves": ferry[ALL_MOVES]["plan_moves"],
         "megatron_all_ranks_s": theirs,

@@ -279,6 +279,7 @@ def read_arguments():
     parser.add_argument("--no-gloo", dest="gloo", action="store_false")
     parser.add_argument("--json")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    honest.add_arguments(parser)
     return parser.parse_args()
 
 
@@ -290,13 +291,14 @@ def main():
     arguments.gloo = arguments.gloo and version_of_megatron() is not None
     targets = Targets()
     table = []
+    record = honest.begin(arguments.rounds, arguments.patience)
     for n in map(int, arguments.ranks.split(",")):
         table.append(compare(arguments, n))
         add_targets(targets, table[-1])
     targets.print()
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump({"cpus": os.cpu_count(),
+            json.dump({**honest.end(record),
                        "python": platform.python_version(), "megatron-core": version_of_megatron(),
                        "targets": targets.lines, "table": table}, file, indent=1)
             file.write("\n")
@@ -304,5 +306,6 @@ def main():
 
 if __name__ == "__main__":
     sys.path.insert(0, str(HERE))
+    import honest
     from transport_vs_peers import Targets, median
     main()

@@ -27,6 +27,7 @@ import re
 import shutil
 import tempfile
 
+import honest
 import plan_vs_megatron
 from transport_vs_peers import Targets, median, run, version_of
 
@@ -349,6 +350,7 @@ def read_arguments():
     parser.add_argument("--layers-mpi", action="store_true", help="Open MPI moves layers too")
     parser.add_argument("--venv", type=pathlib.Path, default=HERE.parent / "build" / "megatron-venv")
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     arguments.only = arguments.only.split(",")
@@ -359,8 +361,7 @@ def read_arguments():
 def main():
     arguments = read_arguments()
     targets = Targets()
-    result = {"cores": os.cpu_count(), "load_before": os.getloadavg(), "rounds": arguments.rounds,
-              "runs": arguments.runs, "settings": SETTINGS}
+    result = {**honest.begin(arguments.rounds, arguments.patience), "runs": arguments.runs, "settings": SETTINGS}
     with tempfile.TemporaryDirectory() as folder:
         programs = Programs(arguments, folder)
         if programs.mpi is not None:
@@ -368,7 +369,7 @@ def main():
         for name, part in PARTS.items():
             if name in arguments.only:
                 result[name] = part(programs, arguments, targets)
-                result["load_after"] = os.getloadavg()
+                honest.end(result)
                 result["targets"] = targets.lines
                 if arguments.json:  # after every part: a run that is cut short leaves what it has
                     pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")

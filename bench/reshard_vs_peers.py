@@ -42,6 +42,7 @@ import tempfile
 import threading
 import time
 
+import honest
 import make_checkpoint
 import page_cache
 from transport_vs_peers import Targets, median, spread
@@ -386,6 +387,7 @@ def read_arguments():
     parser.add_argument("--memory-cap", default="256M")
     parser.add_argument("--tensors", type=int, default=200000)
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
     arguments.build, arguments.disk = arguments.build.resolve(), arguments.disk.resolve()
     arguments.only, arguments.caches = arguments.only.split(","), arguments.caches.split(",")
@@ -413,13 +415,12 @@ def own_command():
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # and cleans up
     arguments, targets = read_arguments(), Targets()
-    result = {"command": own_command(), **machine(),
-              "load_before": os.getloadavg(), "rounds": arguments.rounds,
-              "memory_cap": arguments.memory_cap}
+    result = {**honest.begin(arguments.rounds, arguments.patience), **machine(),
+              "command": own_command(), "memory_cap": arguments.memory_cap}
     for name, part in PARTS.items():
         if name in arguments.only:
             result[name] = part(arguments, targets)
-            result["load_after"] = os.getloadavg()
+            honest.end(result)
             result["targets"] = targets.lines
             if arguments.json:  # after every part: a run that is cut short leaves what it has
                 pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
