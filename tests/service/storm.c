@@ -112,6 +112,7 @@ static void draw(uint64_t seed)
         bool may_trap = !reads_by_kernel && c->paths != FERRY_PATH_ATTACH;
         if (may_trap && c->victims[v].rank < c->n_sources && c->victims[v].how == STOP) {
             c->victims[v].how = TRAP;
+            c->n_threads      = 1; /* the library's threads take no signals */
         }
         /* Nobody recovers before somebody was hurt. */
         if ((c->victims[v].phase < RUNNING && below(&r, 2)) ||
