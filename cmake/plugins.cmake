@@ -7,9 +7,14 @@ set(FERRY_PLUGIN_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/ferry)
 
 add_custom_target(plugins)
 
+# What of the library goes into each.
+set(FERRY_PLUGIN_BASE ${PROJECT_SOURCE_DIR}/src/base/status.c
+    ${PROJECT_SOURCE_DIR}/src/base/print.c
+    ${PROJECT_SOURCE_DIR}/src/base/alloc.c)
+
 # ferry_plugin(NAME LIBRARY SOURCE...) makes libferry_NAME.so beside the library.
 function(ferry_plugin name library)
-    add_library(ferry_${name} MODULE ${ARGN} src/base/status.c src/base/print.c src/base/alloc.c)
+    add_library(ferry_${name} MODULE ${ARGN} ${FERRY_PLUGIN_BASE})
     target_include_directories(ferry_${name} PRIVATE include src)
     target_link_libraries(ferry_${name} PRIVATE ${library} Threads::Threads)
     set_target_properties(ferry_${name} PROPERTIES PREFIX lib

@@ -25,6 +25,7 @@ typedef struct late_put {
     uint64_t                address;
     ucp_rkey_h              rkey;
     bool                    is_gone; /* let go: stays for its completion only */
+    ucs_status_t            status;
     ucp_send_nbx_callback_t done;
     void                   *user_data;
 } late_put;
@@ -197,20 +198,24 @@ ucs_status_ptr_t __wrap_ucp_ep_flush_nbx(ucp_ep_h ep, const ucp_request_param_t 
     return __real_ucp_ep_flush_nbx(ep, params);
 }
 
-/* What was not flushed before its end is lost with a connection. */
+/* What was not flushed before its end is lost with a connection, and cancelled. */
 ucs_status_ptr_t __wrap_ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t *params)
 {
     pthread_mutex_lock(&lock);
-    for (late_put **link = &held; *link != NULL;) {
-        late_put *put = *link;
-        if (put->ep == ep) {
-            *link = put->next;
-            if (!put->is_gone) {
-                free(put->copy);
-            }
-            free(put);
-        } else {
-            link = &put->next;
+    late_put *next;
+    for (late_put *put = held; put != NULL; put = next) {
+        next = put->next;
+        if (put->ep != ep) {
+            continue;
+        }
+        if (!put->is_gone) {
+            free(put->copy);
+            put->status = UCS_ERR_CANCELED;
+        }
+        put->is_gone = true;
+        put->ep      = NULL;
+        if (put->done == NULL) {
+            forget(put);
         }
     }
     for (endpoint **link = &endpoints; *link != NULL; link = &(*link)->next) {
@@ -229,8 +234,8 @@ ucs_status_ptr_t __wrap_ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t 
 static late_put *complete_one(ucp_worker_h worker)
 {
     for (late_put *put = held; put != NULL; put = put->next) {
-        if (put->worker == worker && put->done != NULL && draw(4) == 0 &&
-            (put->is_gone || take_source(put))) {
+        if (put->worker == worker && put->done != NULL &&
+            (put->is_gone || (draw(4) == 0 && take_source(put)))) {
             return put;
         }
     }
@@ -245,6 +250,7 @@ unsigned __wrap_ucp_worker_progress(ucp_worker_h worker)
     if (put != NULL) {
         ucp_send_nbx_callback_t done      = put->done;
         void                   *user_data = put->user_data;
+        ucs_status_t            status    = put->status;
         put->done                         = NULL;
         void *request                     = put;
         if (put->is_gone) {
@@ -252,7 +258,7 @@ unsigned __wrap_ucp_worker_progress(ucp_worker_h worker)
             request = NULL;
         }
         pthread_mutex_unlock(&lock);
-        done(request, UCS_OK, user_data);
+        done(request, status, user_data);
         return n + 1;
     }
     pthread_mutex_unlock(&lock);
