@@ -184,7 +184,7 @@ static void add_param(ferry_model *model, const side *s, place p, const kind *k,
     groups.tensor_parallel      = group_of(s, p, 4);
     groups.expert_parallel      = group_of(s, p, 2);
     groups.data_parallel        = group_of(s, p, k->expert ? 1 : k->dim < 0 ? 7 : 3);
-    ferry_param_metadata m;
+    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
     CHECK(ferry_extract_param_metadata(&param, name, rank_at(s, p), &groups, &n_experts, &m,
                                        &error) == FERRY_OK);
     CHECK(ferry_assign_resolved_name(&m, map, resolved, &error) == FERRY_OK);
