@@ -3,7 +3,7 @@
 """list_skips.py LOG...: what was skipped by the tests whose logs ctest has written, and how much.
 
 A log is build/PRESET/Testing/Temporary/LastTest.log. Skips are no failures: which of them are not
-allowed stands in FERRY_TEST_REQUIRE, and the tests themselves fail then.
+allowed stands in MUST_NOT_SKIP, and the tests themselves fail then.
 """
 
 import re

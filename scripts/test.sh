@@ -8,8 +8,8 @@ cmake --build --preset release
 cmake --preset clang -DBUILD_TESTING=OFF
 cmake --build --preset clang
 # What was installed is there: a test that skips for want of it fails (tests/support/skips.py).
-FERRY_TEST_REQUIRE=${FERRY_TEST_REQUIRE-ucx,pmix,mpirun,mpicc}
-export FERRY_TEST_REQUIRE
+MUST_NOT_SKIP=${MUST_NOT_SKIP-ucx,pmix,mpirun,mpicc}
+export MUST_NOT_SKIP
 status=0
 ctest --preset release -LE long -j "$(nproc)" || status=$?
 python3 scripts/list_skips.py build/release/Testing/Temporary/LastTest.log

@@ -156,7 +156,7 @@ bool engine_available(const engine_row *engine, bool is_quiet, run_shared *share
 
 static bool is_required(const char *word)
 {
-    const char *at     = getenv("FERRY_TEST_REQUIRE");
+    const char *at     = getenv("MUST_NOT_SKIP");
     size_t      length = strlen(word);
     while (at != NULL && *at != '\0') {
         size_t n = strcspn(at, ",");
@@ -172,7 +172,7 @@ int skip_engine(const engine_row *engine, const run_shared *shared)
 {
     bool is_wrong = is_required(engine->engine);
     printf("%s: the engine %s cannot run here%s: %s\n", is_wrong ? "FAILED" : "SKIPPED",
-           engine->engine, is_wrong ? ", but FERRY_TEST_REQUIRE has it" : "", shared->report);
+           engine->engine, is_wrong ? ", but MUST_NOT_SKIP has it" : "", shared->report);
     return is_wrong ? 1 : SKIPPED;
 }
 

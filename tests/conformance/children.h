@@ -25,7 +25,7 @@ typedef struct case_plan {
 bool engine_available(const engine_row *engine, bool is_quiet, run_shared *shared);
 
 /*
- * Says that a row cannot run here, and why: SKIPPED; or 1, a failure, where FERRY_TEST_REQUIRE
+ * Says that a row cannot run here, and why: SKIPPED; or 1, a failure, where MUST_NOT_SKIP
  * (words with commas between) has the engine.
  */
 int skip_engine(const engine_row *engine, const run_shared *shared);

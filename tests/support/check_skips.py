@@ -3,7 +3,7 @@
 """Skips are seen: each runner of tests says them, ends with 77 if that is all, and fails where they
 are forbidden; and the list that is made of logs has them.
 
-    check_skips.py [--program SUITE]...
+    check_skips.py --ferry PATH [--program SUITE]...
 """
 
 import argparse
@@ -55,7 +55,7 @@ sys.exit(ranks.run_cases([("one", case_one, ()), ("two", case_two, ())], 1))
 
 
 def run(command, require, **more):
-    environment = {**os.environ, "FERRY_TEST_REQUIRE": require, **more}
+    environment = {**os.environ, "MUST_NOT_SKIP": require, **more}
     done = subprocess.run([str(word) for word in command], env=environment, check=False,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
     return done.returncode, done.stdout.decode()
@@ -101,6 +101,12 @@ def check_engines(programs):
             must(found == expected, program, "with", repr(require), "gives", found, out)
 
 
+def check_command(ferry):
+    """The variable is the tests' own: no command of ferry takes it for one of its settings."""
+    found, out = run([ferry, "inspect", "/nonexistent"], "ucx")
+    must(found == 1 and "/nonexistent" in out, ferry, "gives", found, out)
+
+
 def check_list(folder):
     log = folder / "log"
     log.write_text("1/2 Testing: a/b\n1/2 Test: a/b\nSKIPPED one: no alpha\n[  SKIPPED ] two\nfine\n"
@@ -115,12 +121,14 @@ def check_list(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", action="append", default=[])
-    programs = parser.parse_args().program
+    parser.add_argument("--ferry", required=True)
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         check_scripts(Path(folder))
         check_list(Path(folder))
         os.chdir("/")
-    check_engines(programs)
+    check_engines(arguments.program)
+    check_command(arguments.ferry)
 
 
 if __name__ == "__main__":

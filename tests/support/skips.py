@@ -1,7 +1,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """What tests do with what they cannot do here: it is said, counted, and forbidden where it must not be.
 
-FERRY_TEST_REQUIRE is a list of words with commas between: what this machine is known to have, such
+MUST_NOT_SKIP is a list of words with commas between: what this machine is known to have, such
 as "ucx,torch". A test that skips for a reason that has one of the words fails instead. Every skip
 is a line "SKIPPED name: reason", which scripts/list_skips.py finds in the log of ctest; a program
 that has done nothing but skip ends with status 77.
@@ -14,7 +14,7 @@ SKIPPED = 77
 
 def must_not(reason):
     """The required word that the reason of a skip has, or None."""
-    words = os.environ.get("FERRY_TEST_REQUIRE", "").split(",")
+    words = os.environ.get("MUST_NOT_SKIP", "").split(",")
     return next((word for word in words if word and word.lower() in str(reason).lower()), None)
 
 
@@ -24,8 +24,8 @@ def line(name, reason):
 
 
 def forbidden(name, reason):
-    """What is printed of one that FERRY_TEST_REQUIRE does not allow."""
-    return "FAILED %s: skips (%s), but FERRY_TEST_REQUIRE has \"%s\"" % (name, reason,
+    """What is printed of one that MUST_NOT_SKIP does not allow."""
+    return "FAILED %s: skips (%s), but MUST_NOT_SKIP has \"%s\"" % (name, reason,
                                                                          must_not(reason))
 
 
