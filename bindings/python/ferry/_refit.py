@@ -29,6 +29,10 @@ Watched = Callable[[], Mapping[str, Any]]
 PART_IDS = 1 << 40
 
 _SIDES = ("source", "destination")
+_OPTIONS = {
+    "checksum", "commit", "engines", "memory_cap", "paths", "relays", "service", "slot_bytes",
+    "threads", "trace",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -254,6 +258,11 @@ class Refit:
         return self
 
     def _begin(self, world: Optional["World"], options: Mapping[str, Any]) -> None:
+        unknown = sorted(set(options) - _OPTIONS)
+        if unknown:
+            raise InvalidInput(
+                f"{unknown[0]!r} is no option of a refit: there are {', '.join(sorted(_OPTIONS))}"
+            )
         if world is None and options.get("service") is not None:
             world = options["service"]._world
         if world is None:

@@ -182,6 +182,10 @@ class Plans(unittest.TestCase):
                 with self.assertRaises(ferry.InvalidInput):
                     service.register_send(5, b"abcd", 5, 0, 0)
 
+    def test_an_option_that_is_misspelt(self):
+        with self.assertRaisesRegex(ferry.InvalidInput, "'checksums' is no option.*checksum"):
+            ferry.refit({"w": bytes(N)}, {"w": bytearray(N)}, alone("u8"), checksums="end")
+
     def test_names(self):
         self.assertEqual(_ferry.dtype_name(float), "f64")
         self.assertEqual(_ferry.dtype_name("float32"), "f32")
