@@ -191,6 +191,7 @@ static void tear_down(scene *s)
     fy_free(process->node_first);
     fy_free((void *)(uintptr_t)process->lost);
     fy_free(process->silent_ns);
+    fy_free(process->passed_over);
     fy_whereabouts_cleanup(&s->here);
 }
 
