@@ -331,6 +331,12 @@ static void test_numbers_of_parts(void **state)
          TO("'mesh':[['tp',2],['dp',2]],'first_rank':3,'rules':[{'match':'*'}]"),
          TO("'mesh':[['tp',2],['dp',2]],'first_rank':3,'rules':[{'match':'x','shard':[{'dim':0,"
             "'axis':'tp','blocks':[[600,1],[400,1]]}]},{'match':'*'}]")},
+        {"one of two tensors as shared blocks",
+         SPEC(X ",{'name':'x2','shape':[1000,7],'dtype':'f32'}", REPLICAS,
+              "'mesh':[['tp',4]],'first_rank':3,'rules':[{'match':'*'}]"),
+         SPEC(X ",{'name':'x2','shape':[1000,7],'dtype':'f32'}", REPLICAS,
+              "'mesh':[['tp',4]],'first_rank':3,'rules':[{'match':'x2','shard':[{'dim':0,"
+              "'axis':'tp','blocks':[[1000,1]]}]},{'match':'*'}]")},
         {"half of the replicas as shared blocks",
          TO("'mesh':[['tp',4]],'first_rank':3,'rules':[{'match':'x','shard':[{'dim':0,"
             "'axis':'tp','parts':2}]},{'match':'*'}]"),
