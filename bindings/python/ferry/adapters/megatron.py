@@ -93,12 +93,12 @@ class FerryCopyService(_Base):  # type: ignore[misc]
     def submit_send(self, src_tensor: Any, dest_rank: int) -> None:
         """The n-th send without an id to a rank meets its n-th receive without one from here."""
         task = self._own_id("send", dest_rank)
-        name = f"send {task - FIRST_OWN_ID} without an id to rank {dest_rank}"
+        name = f"send {task - FIRST_OWN_ID} without an id, to {dest_rank}"
         self._sends.append((task, src_tensor, 0, None, dest_rank, name))
 
     def submit_recv(self, dest_tensor: Any, src_rank: int) -> None:
         task = self._own_id("receive", src_rank)
-        name = f"receive {task - FIRST_OWN_ID} without an id from rank {src_rank}"
+        name = f"receive {task - FIRST_OWN_ID} without an id, from {src_rank}"
         self._receives.append((task, dest_tensor, 0, None, src_rank, name))
 
     def submit_send_with_id(self, task_id: int, src_tensor: Any, dest_rank: int) -> None:
