@@ -76,17 +76,19 @@ static ferry_status make_plan(const recovery *all, const ferry_world *world, fer
                               ferry_error *error)
 {
     const ferry_recovery_options *options = all->options;
-    ferry_plan_options            plan    = FERRY_PLAN_OPTIONS_INIT;
-    ferry_status                  status;
-    size_t                        n_lost;
-    uint32_t                     *lost = list_lost(world, &n_lost);
+    ferry_plan_options            plan;
+    ferry_status status = fy_take_plan_options(options->plan_options, &plan, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    size_t    n_lost;
+    uint32_t *lost = list_lost(world, &n_lost);
     if (lost == NULL) {
         return fy_fail_no_memory(error, "the lost ranks");
     }
     if (options->replan != NULL) {
         status = options->replan(options->context, lost, n_lost, plan_out, error);
     } else {
-        plan              = options->plan_options == NULL ? plan : *options->plan_options;
         plan.lost_ranks   = lost;
         plan.n_lost_ranks = n_lost;
         status            = ferry_plan_create(options->spec, &plan, plan_out, error);
