@@ -38,7 +38,7 @@ CHANGES = {
     "data": lambda p: setattr(p, "data", torch.full((4, 6), 7.0)),
     "strides": lambda p: setattr(p, "data", p.data.view(-1).as_strided((4, 6), (1, 4))
                                  if p.is_contiguous() else p.data.t().reshape(4, 6)),
-    "dtype": lambda p: setattr(p, "data", p.data.to(torch.int32).view(torch.int32)),
+    "dtype": lambda p: setattr(p, "data", p.data.half()),
     "module": lambda p: setattr(p, "data", p.data.double().float()),
     "freed": lambda p: p.untyped_storage().resize_(0),
 }
