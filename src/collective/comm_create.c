@@ -279,6 +279,20 @@ static ferry_status set_up(ferry_mixed_comm *comm, ferry_error *error)
     return FERRY_OK;
 }
 
+/*
+ * Some ranks may read a table and others measure: both meet first, and then hear which of them does
+ * what.
+ */
+static ferry_status tune(ferry_mixed_comm *comm, ferry_error *error)
+{
+    ferry_status status = fy_comm_meet(comm, FY_OP_TUNE, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    return comm->own_tune_file != NULL ? fy_tune_load(comm, comm->own_tune_file, error)
+                                       : fy_tune_run(comm, error);
+}
+
 static ferry_status init_all(ferry_mixed_comm *comm, ferry_error *error)
 {
     ferry_status status = ferry_mixed_comm_init_virtual_memory(comm, error);
@@ -286,8 +300,7 @@ static ferry_status init_all(ferry_mixed_comm *comm, ferry_error *error)
         status = ferry_mixed_comm_init_nvshmem(comm, error);
     }
     if (status == FERRY_OK && comm->options.use_autotune) {
-        status = comm->own_tune_file != NULL ? fy_tune_load(comm, comm->own_tune_file, error)
-                                             : ferry_mixed_comm_run_autotune(comm, error);
+        status = tune(comm, error);
     }
     /* So that none begins a call, and perhaps breaks the handle, before all have their own. */
     return fy_agree(comm->world, status, error);

@@ -243,12 +243,7 @@ ferry_status fy_tune_load(ferry_mixed_comm *comm, const char *path, ferry_error 
     fy_tuning   *tuning = NULL;
     fy_tune_vote mine   = {.reads = 1}, first;
     error               = error == NULL ? &own : error;
-    /* Others may be about to measure: there all meet, and say then what they differ in. */
-    ferry_status status = fy_comm_meet(comm, FY_OP_TUNE, error);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    status = fy_tuning_read(comm, path, &tuning, error);
+    ferry_status status = fy_tuning_read(comm, path, &tuning, error);
     if (status == FERRY_OK) {
         mine = vote_on(tuning, &status, error);
     }

@@ -143,21 +143,19 @@ static void run_rank(rank_context *me)
 
 static case_plan plan_of(const run_options *o, const case_row *row)
 {
-    return (case_plan){.me    = {.engine   = o->engine,
-                                 .row      = row,
-                                 .n_ranks  = row->n_ranks,
-                                 .random   = o->seed * MOST_RANKS,
-                                 .seed     = o->seed,
-                                 .is_long  = o->is_long,
-                                 .step     = o->step,
-                                 .patience = o->patience,
-                                 .folder   = folder,
-                                 .shared   = shared},
-                       .world = options_for(o, row),
-                       .run   = run_rank,
-                       /* What UCX cannot close where a world has failed is left: docs/worlds.md. */
-                       .is_checked =
-                           row->deadline_seconds <= 0 || strcmp(o->engine->engine, "ucx") != 0};
+    return (case_plan){.me         = {.engine   = o->engine,
+                                      .row      = row,
+                                      .n_ranks  = row->n_ranks,
+                                      .random   = o->seed * MOST_RANKS,
+                                      .seed     = o->seed,
+                                      .is_long  = o->is_long,
+                                      .step     = o->step,
+                                      .patience = o->patience,
+                                      .folder   = folder,
+                                      .shared   = shared},
+                       .world      = options_for(o, row),
+                       .run        = run_rank,
+                       .is_checked = true};
 }
 
 static bool expected_end(const case_row *row, int status)

@@ -239,11 +239,11 @@ static ferry_status meet(fy_ucx *engine, ferry_status status, ferry_error *error
     return status;
 }
 
-/* A connection that was begun and through which nothing has gone yet, as far as is known. */
+/* A connection that was begun and through which nothing has come yet. */
 static bool is_connecting(const fy_ucx *engine)
 {
     for (uint32_t rank = 0; engine->peers != NULL && rank < engine->host->n_ranks; rank++) {
-        if (engine->peers[rank].ep != NULL && !engine->peers[rank].is_joined) {
+        if (engine->peers[rank].ep != NULL && engine->peers[rank].n_events == 0) {
             return true;
         }
     }

@@ -303,17 +303,14 @@ static ucs_status_t on_message(void *context, const void *header, size_t header_
     case FY_UCX_PUT:
         return on_put(&m);
     case FY_UCX_REACHED:
-        m.peer->is_joined = true;
         return on_reached(&m);
     case FY_UCX_GET:
         return on_get(&m);
     case FY_UCX_GOT:
-        m.peer->is_joined = true;
         return on_got(&m);
     case FY_UCX_ASK_KEY:
         return on_ask_key(&m);
     case FY_UCX_KEY:
-        m.peer->is_joined = true;
         return on_key(&m);
     case FY_UCX_FAREWELL:
         return on_farewell(&m);

@@ -529,7 +529,6 @@ void fy_ucx_finish(fy_ucx_op *op, ucs_status_t status)
     case FY_UCX_FLUSHING:
         peer->n_flushing--;
         if (status == UCS_OK) {
-            peer->is_joined = true;
             free_held(op);
         }
         break;

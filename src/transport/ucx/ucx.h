@@ -85,7 +85,6 @@ struct fy_ucx_peer {
     bool     uses_rma;
     bool     has_rdma;   /* it says that its UCX has a network other than TCP */
     bool     is_guarded; /* the endpoint has UCX's error handling */
-    bool     is_joined;  /* it has answered what went through the endpoint: that is connected */
     /* To it: */
     uint64_t     next_number;
     uint64_t     reached; /* the number below which it has answered for */
