@@ -61,7 +61,11 @@ if TYPE_CHECKING:
     )
     from ._plan import Move as Move, Plan as Plan, Spec as Spec, plan as plan
     from ._refit import Refit as Refit, RefitResult as RefitResult, refit as refit
-    from ._service import Progress as Progress, RemoteCopyService as RemoteCopyService
+    from ._service import (
+        Progress as Progress,
+        Recovery as Recovery,
+        RemoteCopyService as RemoteCopyService,
+    )
     from ._world import init as init, shutdown as shutdown, world as world
 
 # Where each name is found.
@@ -74,7 +78,7 @@ _PLACES = {
     "_ferry": ("World",),
     "_world": ("init", "shutdown", "world"),
     "_plan": ("Move", "Plan", "Spec", "plan"),
-    "_service": ("Progress", "RemoteCopyService"),
+    "_service": ("Progress", "Recovery", "RemoteCopyService"),
     "_refit": ("Refit", "RefitResult", "refit"),
     "_mixed": ("MixedCommHandler", "MixedCommMode", "MixedCommOp", "run_mixed_comm"),
     "_checkpoint": ("Checkpoint", "ConversionResult", "compare", "convert", "inspect"),

@@ -15,8 +15,8 @@ from ._errors import DigestMismatch, Error, InvalidInput, Misuse, Unsupported
 
 if TYPE_CHECKING:
     from ._ferry import World
-    from ._plan import Plan, Shard
-    from ._service import RemoteCopyService
+    from ._plan import Plan, Shard, Spec
+    from ._service import Recovery, RemoteCopyService
 
 __all__ = ["Refit", "RefitResult", "agree", "refit"]
 
@@ -277,11 +277,13 @@ class Refit:
         self._service: Optional["RemoteCopyService"] = None
         self._world: "World" = world
         self._plans: List["Plan"] = []
+        self._specs: List["Spec"] = []
         self._shards: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
         self._watched: List[Tuple[Watched, Dict[str, Any]]] = []
         self._before: Any = None  # the given service's progress callback
         self._moved = self._local = 0
         self._digest = ""
+        self._planned: Optional[Tuple[Any, Dict[str, Any]]] = None  # of what is bound
 
     def _open(
         self,
@@ -298,6 +300,8 @@ class Refit:
         self._moved = sum(made.moved_bytes for made in self._plans)
         self._local = sum(made.local_bytes for made in self._plans)
         is_bound = len(self._plans) == 1 and all(one[-1:] == b"c" for one in looked)
+        if is_bound:
+            self._planned = (self._specs[0], how)
         self._serve(self._bind if is_bound else self._register_moves, progress, options)
 
     def _serve(
@@ -332,11 +336,13 @@ class Refit:
     def _look(
         self, parts: Sequence[Part], how: Dict[str, Any], watched: Sequence[Watched]
     ) -> bytes:
-        from ._plan import plan
+        from ._plan import _spec_of, plan
 
         contiguous = True
-        for spec, *sides in parts:
+        for given_spec, *sides in parts:
+            spec = _spec_of(given_spec)
             made = plan(spec, **how)
+            self._specs.append(spec)
             if made.world_size > self._world.size:
                 raise InvalidInput(
                     f"the spec is for {made.world_size} ranks, and the world has "
@@ -403,8 +409,7 @@ class Refit:
 
     def _bind(self) -> bytes:
         assert self._service is not None
-        if self._world.rank < self._plans[0].world_size:  # the others have no part in it
-            self._service.bind(self._plans[0], *self._shards[0])
+        self._service.bind(self._plans[0], *self._shards[0])
         return b""
 
     def _register(self, sends: Sequence[Task], receives: Sequence[Task]) -> None:
@@ -485,6 +490,30 @@ class Refit:
         service.run()
         seconds = time.perf_counter() - begin
         return RefitResult(self._moved, self._local, seconds, service.version, self._digest)
+
+    def recover(self, *, min_size: int = 0) -> "Recovery":
+        """After a run has failed, also by the loss of ranks: the refit can run again. Collective
+        over the ranks that are left.
+
+        Fill the sources with version ``next`` of what this returns, and run. The world is the same
+        object with fewer ranks, if some were lost. What has arrived does not travel again, though
+        the next result counts the bytes of the whole plan. See
+        :meth:`ferry.RemoteCopyService.recover_onto`; like that, it needs shards that are contiguous
+        on all ranks, and one spec.
+        """
+        service = self.service
+        if self._planned is None:
+            raise Misuse(
+                "recover() needs a refit of one spec whose shards are contiguous on all ranks: "
+                "make another refit in the world of world.shrink()"
+            )
+        spec, how = self._planned
+        found = service.recover_onto(spec, min_size=min_size, **how)
+        assert service._plan is not None
+        self._plans = [service._plan]
+        self._digest = str(service._plan.digest)
+        self._moved, self._local = service._plan.moved_bytes, service._plan.local_bytes
+        return found
 
     def close(self) -> None:
         """Gives back what runs need. More than one call is fine."""

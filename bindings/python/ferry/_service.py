@@ -16,7 +16,7 @@ from ._errors import Error, InvalidInput, Misuse
 
 if TYPE_CHECKING:
     from ._ferry import Ledger as Ledger, Memory, Request as Request, World
-    from ._plan import Plan
+    from ._plan import Plan, Spec
 
 # (task_id, tensor, position, size, pe), and maybe a name for sentences.
 Registration = Sequence[Any]
@@ -88,6 +88,19 @@ class Destination(NamedTuple):
     tensor: Any
 
 
+class Recovery(NamedTuple):
+    """What a recovery found: ``next`` is the version that the next run makes, on all ranks, so the
+    sources must hold it. ``whole`` is the newest that every rank still has whole (0: none),
+    ``bytes_in_place`` what this rank has of ``next`` already, and ``n_lost`` counts the ranks that
+    were left behind.
+    """
+
+    whole: int
+    next: int
+    bytes_in_place: int
+    n_lost: int
+
+
 class Span(NamedTuple):
     """A batch of the last run and when it was handled, in seconds from the run's start."""
 
@@ -149,11 +162,13 @@ class RemoteCopyService:
     ``"shm"``; ``memory_cap`` bounds staging memory and ``slot_bytes`` a batch; ``threads`` copy on
     this rank; ``checksum`` is ``"none"``, ``"path"`` or ``"end"``; with ``commit="swap"`` runs
     write to the back one of two buffers; ``paths`` names those that may be used; ``relays=False``
-    keeps receivers from passing bytes on; ``trace`` keeps :meth:`spans`. Options are the same on
-    all ranks.
+    keeps receivers from passing bytes on; ``trace`` keeps :meth:`spans`; ``first_version`` is the
+    number of the first run (default 1), for one that goes on from another service. Options are the
+    same on all ranks.
 
-    ``init``, ``schedule``, ``run``, ``start``, ``rebind``, ``recover`` and ``finalize`` are
-    collective: every rank calls them, in the same order. A service is used by one thread at a time.
+    ``init``, ``schedule``, ``run``, ``start``, ``rebind``, ``recover_onto``, ``recover`` and
+    ``finalize`` are collective: every rank calls them, in the same order. A service is used by one
+    thread at a time.
 
     >>> import ferry
     >>> source, destination = bytearray(b"weights!"), bytearray(8)
@@ -181,6 +196,7 @@ class RemoteCopyService:
         paths: Union[None, str, Iterable[str]] = None,
         relays: bool = True,
         trace: bool = False,
+        first_version: Optional[int] = None,
     ) -> None:
         if world is not None and group is not None:
             raise InvalidInput("a service is of a world or of a group: give one of them")
@@ -194,6 +210,7 @@ class RemoteCopyService:
             "paths": _path_flags(paths),
             "relays": relays,
             "trace": trace,
+            "first_version": 0 if first_version is None else first_version,
         }
         self._world = world
         self._group = group
@@ -422,10 +439,44 @@ class RemoteCopyService:
             for name, state, version, size, missing, address, tensor in self._own().destinations()
         ]
 
+    def recover_onto(
+        self,
+        spec: Union["Spec", Mapping[str, Any], str, "os.PathLike[str]"],
+        *,
+        replica: str = "balanced",
+        subset: Optional[str] = None,
+        min_size: int = 0,
+    ) -> Recovery:
+        """After a run or a schedule has failed: the service can run again. Collective over the
+        ranks that are left.
+
+        The service has a bound plan, and ``spec``, ``replica`` and ``subset`` are what that was
+        made of. Where ranks were lost, the others go on in a smaller world of at least ``min_size``: the
+        objects stay, the service's and its world's (``world.size`` is smaller, and so is
+        ``n_pes``), with a plan without the lost ranks and the tensors that are bound. The next run
+        moves only what is missing. Where nobody was lost, it moves everything. It makes version
+        ``next`` on all ranks: fill the sources with that first. Versions never go back.
+
+        :class:`ferry.InvalidPlan` says that only lost ranks had some bytes. After an error the
+        service and its world are still there, for another attempt or for :meth:`finalize`.
+        """
+        from ._plan import _spec_of, plan
+
+        handle = self._own()
+        world = self._world
+        assert world is not None
+        made = _spec_of(spec)
+        is_new, *found = handle.recover_onto(made._handle, replica, subset, min_size)
+        if is_new and self._plan is not None:
+            lost = set(range(self._plan.world_size)).difference(world.members)
+            self._plan = plan(made, replica=replica, subset=subset, lost_ranks=sorted(lost))
+        return Recovery(*found)
+
     def recover(self, survivors: "World") -> int:
         """After a loss, with ``World.shrink()``'s world: the version that all survivors have whole.
 
-        Collective over the survivors; 0 is none.
+        Collective over the survivors; 0 is none. A step of what :meth:`recover_onto` does in one
+        call, for tasks that were registered one by one.
         """
         return self._own().recover(survivors)
 

@@ -41,7 +41,8 @@ PyObject *fp_raise_format(ferry_status status, const char *format, ...)
 typedef struct fp_use {
     const char *what; /* "the world", "the service": for sentences */
     pid_t       pid;
-    bool        busy; /* guarded by the interpreter's lock */
+    bool        busy;        /* guarded by the interpreter's lock */
+    bool        is_replaced; /* busy with a call that puts another one in the handle's place */
 } fp_use;
 
 void fp_use_init(fp_use *use, const char *what);

@@ -119,6 +119,9 @@ static void adopt(fp_mixed *own, const making *m, PyObject *world)
     ferry_mixed_comm_describe(m->comm, &info, NULL);
     Py_INCREF(world);
     Py_XINCREF(m->lender);
+    if (m->lender != NULL) {
+        ((fp_service *)m->lender)->n_lent++;
+    }
     own->world_object = world;
     own->lender       = m->lender;
     own->world        = m->world;
@@ -152,12 +155,17 @@ static PyObject *open_handle(PyObject *self, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-static ferry_status end(ferry_mixed_comm *comm, ferry_error *error)
+static ferry_status end(fp_mixed *own, ferry_error *error)
 {
-    PyThreadState *state  = PyEval_SaveThread();
-    ferry_status   status = ferry_mixed_comm_shutdown(comm, error);
+    ferry_mixed_comm *comm = own->comm;
+    own->comm              = NULL;
+    PyThreadState *state   = PyEval_SaveThread();
+    ferry_status   status  = ferry_mixed_comm_shutdown(comm, error);
     ferry_mixed_comm_destroy(comm);
     PyEval_RestoreThread(state);
+    if (own->lender != NULL) {
+        ((fp_service *)own->lender)->n_lent--;
+    }
     return status;
 }
 
@@ -172,9 +180,7 @@ static PyObject *shut_down(PyObject *self, PyObject *unused)
     if (!fp_enter(&own->use, true)) {
         return NULL;
     }
-    ferry_mixed_comm *comm = own->comm;
-    own->comm              = NULL;
-    ferry_status status    = end(comm, &error);
+    ferry_status status = end(own, &error);
     fp_leave(&own->use);
     if (status != FERRY_OK) {
         return fp_raise(status, error.message);
@@ -188,7 +194,7 @@ static void dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     freefunc      free = (freefunc)PyType_GetSlot(type, Py_tp_free);
     if (own->comm != NULL && fp_is_own(&own->use)) {
-        end(own->comm, NULL);
+        end(own, NULL);
     }
     Py_XDECREF(own->world_object);
     Py_XDECREF(own->lender);

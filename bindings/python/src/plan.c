@@ -60,6 +60,15 @@ static PyObject *spec_load(PyObject *module, PyObject *path)
     return fp_with_path(path, load_spec, &spec) ? wrap_spec(spec) : NULL;
 }
 
+const ferry_spec *fp_spec_get(PyObject *object)
+{
+    if (!PyObject_TypeCheck(object, spec_type)) {
+        fp_raise(FERRY_ERR_INVALID_INPUT, "a ferry.Spec is wanted here");
+        return NULL;
+    }
+    return ((fp_spec *)object)->spec;
+}
+
 static PyObject *get_tensor_count(PyObject *self, void *unused)
 {
     (void)unused;
@@ -96,7 +105,7 @@ const ferry_plan *fp_plan_get(PyObject *object)
     return ((fp_plan *)object)->plan;
 }
 
-static bool replica_of(const char *word, uint32_t *replica_out)
+bool fp_replica_of(const char *word, uint32_t *replica_out)
 {
     bool is_seed = strcmp(word, "seed") == 0;
     if (!is_seed && strcmp(word, "balanced") != 0) {
@@ -147,7 +156,8 @@ static PyObject *plan_create(PyObject *module, PyObject *args, PyObject *kwargs)
     ferry_status       status;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|szO", names, spec_type, &spec, &replica,
                                      &options.subset, &lost) ||
-        !replica_of(replica, &options.replica) || !ranks_of(lost, &ranks, &options.n_lost_ranks)) {
+        !fp_replica_of(replica, &options.replica) ||
+        !ranks_of(lost, &ranks, &options.n_lost_ranks)) {
         return NULL;
     }
     options.lost_ranks       = ranks;

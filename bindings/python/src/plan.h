@@ -18,6 +18,11 @@ PyObject *fp_plan_wrap(ferry_plan *plan);
  */
 const ferry_plan *fp_plan_get(PyObject *object);
 
+/* The same of a spec, the _handle of a ferry.Spec. */
+const ferry_spec *fp_spec_get(PyObject *object);
+/* Of "balanced" or "seed"; false with an exception. */
+bool fp_replica_of(const char *word, uint32_t *replica_out);
+
 /* Of None, FERRY_ALL_RANKS; else a rank of the plan's world. False with an exception. */
 bool fp_plan_rank(const ferry_plan *plan, PyObject *rank, uint32_t *rank_out);
 

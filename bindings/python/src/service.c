@@ -88,14 +88,15 @@ static PyObject *wrap(ferry_service *service, PyObject *world)
 static PyObject *create(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"world",  "engines", "memory_cap", "slot_bytes", "threads", "checksum",
-                            "commit", "paths",   "relays",     "trace",      NULL};
+    static char          *names[] = {"world",   "engines",  "memory_cap",    "slot_bytes",
+                                     "threads", "checksum", "commit",        "paths",
+                                     "relays",  "trace",    "first_version", NULL};
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    PyObject             *world, *cap, *slot, *threads, *paths;
+    PyObject             *world, *cap, *slot, *threads, *paths, *first;
     int                   relays, trace;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OzOOOIIOpp", names, &world, &options.engines,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OzOOOIIOppO", names, &world, &options.engines,
                                      &cap, &slot, &threads, &options.checksum, &options.commit,
-                                     &paths, &relays, &trace)) {
+                                     &paths, &relays, &trace, &first)) {
         return NULL;
     }
     options.no_relays = relays == 0;
@@ -104,7 +105,8 @@ static PyObject *create(PyObject *module, PyObject *args, PyObject *kwargs)
     if (raw == NULL || !fp_u64(cap, "memory_cap", &options.memory_cap) ||
         !fp_u64(slot, "slot_bytes", &options.slot_bytes) ||
         !fp_u32(threads, "threads", &options.n_threads) ||
-        !fp_u32(paths, "paths", &options.paths)) {
+        !fp_u32(paths, "paths", &options.paths) ||
+        !fp_u64(first, "first_version", &options.first_version)) {
         return NULL;
     }
     ferry_error    error;
@@ -559,14 +561,21 @@ static int clear(PyObject *self)
     static PyObject *get_##name(PyObject *self, void *unused)                                      \
     {                                                                                              \
         (void)unused;                                                                              \
-        const ferry_service *service = ((fp_service *)self)->service;                              \
-        return make(call);                                                                         \
+        fp_service          *own     = (fp_service *)self;                                         \
+        const ferry_service *service = own->service;                                               \
+        return own->use.is_replaced && !fp_may_read(&own->use, true) ? NULL : make(call);          \
     }
 NUMBER(my_pe, PyLong_FromUnsignedLong, ferry_service_my_pe(service))
 NUMBER(n_pes, PyLong_FromUnsignedLong, ferry_service_n_pes(service))
 NUMBER(version, PyLong_FromUnsignedLongLong, ferry_service_version(service))
-NUMBER(initialized, PyBool_FromLong, ferry_service_initialized(service))
 #undef NUMBER
+
+static PyObject *get_initialized(PyObject *self, void *unused)
+{
+    (void)unused;
+    const fp_service *own = (fp_service *)self;
+    return PyBool_FromLong(own->use.is_replaced || ferry_service_initialized(own->service));
+}
 
 static PyMethodDef methods[] = {
     {"init", init, METH_VARARGS, "Opens the transport; collective."},
@@ -587,6 +596,7 @@ static PyMethodDef methods[] = {
     {"clear_requests", clear_requests, METH_NOARGS, "Forgets what was registered."},
     {"finalize", finalize, METH_VARARGS, "Ends the service; collective."},
     {"recover", recover, METH_O, "The version that all survivors have; collective among them."},
+    {"recover_onto", fp_service_recover_onto, METH_VARARGS, "Goes on after a loss; collective."},
     {"take_ledger", take_ledger, METH_NOARGS, "What the run that failed has brought."},
     {"resume", resume, METH_O, "The next run moves what is missing in a ledger."},
     {"alloc", alloc, METH_O, "Memory that other ranks reach best."},

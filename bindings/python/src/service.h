@@ -5,9 +5,9 @@
 #include "binding.h"
 
 /*
- * The copy service in four files: service.c makes and ends it, service_hold.c keeps the caller's
- * tensors, service_register.c registers and binds them, service_run.c moves the bytes. What only
- * reads numbers is in service_ask.c.
+ * The copy service in five files: service.c makes and ends it, service_hold.c keeps the caller's
+ * tensors, service_register.c registers and binds them, service_run.c moves the bytes, and
+ * service_recover.c goes on after a loss. What only reads numbers is in service_ask.c.
  */
 
 /* A tensor that the service keeps alive: what is needed of an fp_view to check and to end it. */
@@ -104,6 +104,7 @@ typedef struct fp_service {
     struct fp_memory *memories;
     ferry_request    *dropped; /* a run that nobody has a request of: it is ended before all else */
     fp_watch          watch;
+    size_t            n_lent;   /* handlers of collectives that use its transport */
     double            patience; /* seconds that an interrupted run has for an orderly end */
     bool              is_finalized, is_running, is_resumed, is_tainted;
     bool              is_abandoned;
@@ -131,6 +132,8 @@ void fp_service_settle(fp_service *own);
 bool fp_service_progress(void *context, const ferry_progress *progress);
 /* Forgets the tensors, once the service has. */
 void fp_service_forget(fp_service *own);
+/* Of a tensor's memory, also of an allocation of ferry, which other ranks map. */
+ferry_buffer fp_service_buffer(const fp_service *own, const void *base, uint64_t bytes);
 
 extern PyTypeObject *fp_service_type;
 
@@ -145,6 +148,7 @@ PyObject *fp_service_kinds(PyObject *self, PyObject *unused);
 PyObject *fp_service_refuse(PyObject *self, PyObject *unused);
 PyObject *fp_service_run(PyObject *self, PyObject *callback);
 PyObject *fp_service_start(PyObject *self, PyObject *callback);
+PyObject *fp_service_recover_onto(PyObject *self, PyObject *args);
 PyObject *fp_service_time_runs(PyObject *self, PyObject *number);
 PyObject *fp_service_statistics(PyObject *self, PyObject *unused);
 PyObject *fp_service_peers(PyObject *self, PyObject *unused);

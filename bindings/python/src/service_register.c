@@ -16,8 +16,7 @@ typedef struct end {
     const char *name_text;
 } end;
 
-/* Also of an allocation of ferry, which other ranks map. */
-static ferry_buffer buffer_of(const fp_service *own, const void *base, uint64_t bytes)
+ferry_buffer fp_service_buffer(const fp_service *own, const void *base, uint64_t bytes)
 {
     ferry_buffer buffer = ferry_buffer_of(base, bytes);
     uintptr_t    at     = (uintptr_t)base;
@@ -84,10 +83,10 @@ static bool make_box(const fp_service *own, const fp_view *view, const end *e, f
         box->n_dims    = 1;
         box->length[0] = e->size;
         box->stride[0] = 1;
-        box->buffer    = buffer_of(own, view->base, view->bytes);
+        box->buffer    = fp_service_buffer(own, view->base, view->bytes);
     } else {
         fp_view_box(view, box);
-        box->buffer = buffer_of(own, view->base, box->buffer.bytes);
+        box->buffer = fp_service_buffer(own, view->base, box->buffer.bytes);
         if (e->size != view->bytes && !narrow(view, e, box)) {
             return fail_range(view, e);
         }
@@ -349,7 +348,7 @@ static bool box_of_piece(const fp_service *own, const fp_view *view, const end *
     box->name          = e->name_text;
     box->element_bytes = p->element_bytes;
     box->n_dims        = p->n_dims;
-    box->buffer        = buffer_of(own, view->base, box->buffer.bytes);
+    box->buffer        = fp_service_buffer(own, view->base, box->buffer.bytes);
     box->offset        = 0 - p->first * p->element_bytes;
     for (uint32_t d = 0; d < p->n_dims; d++) {
         box->offset += p->begin[d] * box->stride[d];
@@ -453,7 +452,7 @@ static bool add_tensor(const fp_service *own, side *s, PyObject *name, const cha
         Py_XDECREF(one);
         good = hold != NULL;
         if (good) {
-            parts[i] = buffer_of(own, hold->base, hold->bytes);
+            parts[i] = fp_service_buffer(own, hold->base, hold->bytes);
         }
     }
     if (!good) {
@@ -572,8 +571,9 @@ static ferry_status check_shard(void *context, const ferry_shard *shard)
 
 static bool check_sides(const fp_service *own, const ferry_plan *plan, side sides[2])
 {
-    uint32_t me = ferry_world_member(own->raw, ferry_service_my_pe(own->service));
-    for (int i = 0; i < 2; i++) {
+    uint32_t me   = ferry_world_member(own->raw, ferry_service_my_pe(own->service));
+    bool is_spare = sides[0].holds.n + sides[1].holds.n == 0 && me >= ferry_plan_world_size(plan);
+    for (int i = 0; i < 2 && !is_spare; i++) {
         ferry_error  error;
         ferry_status status =
             ferry_plan_visit_shards(plan, (ferry_side)i, me, check_shard, &sides[i], &error);

@@ -22,8 +22,13 @@ bool fp_may_read(const fp_use *use, bool open)
                         use->what, (long)use->pid);
     } else if (!open) {
         fp_raise_format(FERRY_ERR_MISUSE, "%s was closed: make another one", use->what);
+    } else if (use->is_replaced) {
+        fp_raise_format(FERRY_ERR_MISUSE,
+                        "%s is in use: recover_onto() of another thread, which puts another one in "
+                        "its place, has not returned",
+                        use->what);
     }
-    return open && fp_is_own(use);
+    return open && fp_is_own(use) && !use->is_replaced;
 }
 
 bool fp_enter(fp_use *use, bool open)

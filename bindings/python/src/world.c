@@ -374,6 +374,9 @@ static PyObject *abort_world(PyObject *self, PyObject *args)
         return NULL;
     }
     if (own->world != NULL && fp_is_own(&own->use)) {
+        if (!fp_may_read(&own->use, true)) {
+            return NULL;
+        }
         ferry_world_abort(own->world, reason);
     }
     Py_RETURN_NONE;
@@ -384,8 +387,8 @@ static PyObject *check(PyObject *self, PyObject *unused)
     (void)unused;
     fp_world   *own = (fp_world *)self;
     ferry_error error;
-    if (own->world == NULL || !fp_is_own(&own->use)) {
-        return read_world(self) == NULL ? NULL : (Py_INCREF(Py_None), Py_None);
+    if (read_world(self) == NULL) {
+        return NULL;
     }
     ferry_status status = ferry_world_state(own->world, NULL, &error);
     if (status != FERRY_OK) {
@@ -426,8 +429,9 @@ static PyObject *close_world(PyObject *self, PyObject *unused)
 static PyObject *leave_for_good(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_world *own = (fp_world *)self;
-    if (own->world != NULL && !own->is_thread && fp_is_own(&own->use)) {
+    fp_world *own      = (fp_world *)self;
+    bool      is_there = own->world != NULL && !own->use.is_replaced && fp_is_own(&own->use);
+    if (is_there && !own->is_thread) {
         Py_BEGIN_ALLOW_THREADS
         ferry_world_leave(own->world);
         Py_END_ALLOW_THREADS
@@ -471,6 +475,9 @@ static PyObject *repr(PyObject *self)
     if (own->world == NULL || !fp_is_own(&own->use)) {
         return PyUnicode_FromString(own->world == NULL ? "<ferry.World, closed>"
                                                        : "<ferry.World of another process>");
+    }
+    if (own->use.is_replaced) {
+        return PyUnicode_FromString("<ferry.World, which is replaced by a smaller one>");
     }
     return PyUnicode_FromFormat("<ferry.World, rank %u of %u>", ferry_world_rank(own->world),
                                 ferry_world_n_ranks(own->world));

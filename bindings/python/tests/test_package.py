@@ -189,7 +189,7 @@ from ferry import _ferry
 a, b = _ferry.world_of_threads(2)
 def is_in_use():
     try:
-        _ferry.service(a, None, 0, 0, 0, 0, 0, 0, True, False)
+        _ferry.service(a, None, 0, 0, 0, 0, 0, 0, True, False, 0)
     except ferry.Misuse as error:
         return "in use" in str(error)
 def strike():
@@ -272,7 +272,7 @@ class TwoThreads(unittest.TestCase):
         from ferry import _ferry
         for _ in range(3000):
             try:
-                _ferry.service(world, None, 0, 0, 0, 0, 0, 0, True, False)
+                _ferry.service(world, None, 0, 0, 0, 0, 0, 0, True, False, 0)
             except ferry.Misuse as error:
                 self.assertIn("in use", str(error))
                 return

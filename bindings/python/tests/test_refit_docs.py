@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -26,6 +27,14 @@ def run(*words):
                           stderr=subprocess.STDOUT, text=True, timeout=200, cwd=str(ROOT),
                           env=dict(os.environ, OMP_NUM_THREADS="1"))
     return done.returncode, done.stdout
+
+
+def start_ranks(n, folder, name, *words):
+    """Of a world that meets in a file."""
+    at = {"FERRY_RENDEZVOUS": os.path.join(folder, "world"), "WORLD_SIZE": str(n)}
+    return [subprocess.Popen([sys.executable, str(EXAMPLES / name), *map(str, words)],
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                             env=dict(os.environ, RANK=str(rank), **at)) for rank in range(n)]
 
 
 def torchrun(n, name):
@@ -54,6 +63,13 @@ class Page(unittest.TestCase):
 
 
 class Examples(unittest.TestCase):
+    def test_recover(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = start_ranks(4, folder, "recover.py", 2)
+            said = [(one.communicate(timeout=100)[0], one.returncode) for one in ranks]
+        whole = "rank %d: version 3 is whole, on 3 ranks\n"
+        self.assertEqual(said, [("" if rank == 2 else whole % rank, 0) for rank in range(4)])
+
     def test_convert_checkpoint(self):
         code, said = run(EXAMPLES / "convert_checkpoint.py")
         self.assertEqual((code, said), (0, "9 tensors to 4 files and back, every bit the same\n"))
