@@ -18,10 +18,12 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 EQUIVALENT = "equivalent"
+MARK = "MUTANTS_OF"  # in the environment of what a test starts
 
 
 class Stale(Exception):
@@ -152,15 +154,16 @@ class Tree:
 
     def passes(self, name, limit_s):
         """True if the test passes within the limit; what it started ends with it."""
-        with subprocess.Popen(
-                ["ctest", "--timeout", str(limit_s), "--output-on-failure", "-R", "^%s$" % name],
-                cwd=self.build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                start_new_session=True) as run:
+        with tempfile.TemporaryFile() as said, subprocess.Popen(
+                ["ctest", "--output-on-failure", "-R", "^%s$" % name], cwd=self.build, stdout=said,
+                stderr=said, env=dict(os.environ, **{MARK: str(self.build)})) as run:
             try:
-                self.said = run.communicate(timeout=limit_s + 60)[0].decode(errors="replace")
+                run.wait(timeout=limit_s)
             except subprocess.TimeoutExpired:
-                self.said = "no end after %d s" % limit_s
-            end_session(run.pid)
+                pass
+            end_marked(str(self.build))
+            said.seek(0)
+            self.said = said.read().decode(errors="replace")
         if "(Skipped)" in self.said or "***Skipped" in self.said:
             raise Stale("%s is skipped here, so that it can tell nothing" % name)
         return run.returncode == 0
@@ -173,12 +176,13 @@ class Tree:
         shutil.copy(ROOT / mutant.path, self.source / mutant.path)
 
 
-def end_session(session):
-    """Mutants leave ranks behind that wait for ever."""
+def end_marked(build):
+    """Mutants leave ranks behind that wait for ever, in sessions of their own."""
+    mark = ("%s=%s" % (MARK, build)).encode()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                if os.getsid(int(entry)) == session:
+                if mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
                     os.kill(int(entry), signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
                 pass
