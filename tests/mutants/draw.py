@@ -3,7 +3,8 @@
 """Draws mutants at random from the sources, finds a test that catches each, and writes a table.
 
 It takes `mutate` of the package universalmutator, which knows how lines of C are broken. A mutant
-that does not compile, or that compiles to the same code, is drawn again. The tests of the layer are
+that does not compile, or that compiles to the same code, is drawn again. A busy machine can make a
+test fail without a reason: run.py, which plants all of them once more, has the last word. The tests of the layer are
 tried one after the other, the quickest first; a mutant that none of them catches goes to a second
 file, for a person to look at: it needs a test, or a line that says why no test can see it.
 
