@@ -185,13 +185,25 @@ static void verify(bench *b, int way, char *in, char *out)
     b->rows[way].wrong = (uint64_t)side->max(side->context, wrong);
 }
 
+/* Seconds of a call, at best: what is run for the first time on a core says nothing. */
+static double run_again(bench *b, int way, int n_calls)
+{
+    enum { TIMES = 3 };
+    double least = run_batch(b, way, n_calls);
+    for (int i = 1; i < TIMES && least * n_calls < b->arguments->batch_seconds; i++) {
+        double other = run_batch(b, way, n_calls);
+        least        = other < least ? other : least;
+    }
+    return least;
+}
+
 /* How many calls make a batch: more of them until they take a quarter of its time. */
 static void estimate(bench *b, int way)
 {
     double wanted = b->arguments->batch_seconds, each = 0;
     int    n = 1;
     for (;;) {
-        each = run_batch(b, way, n);
+        each = run_again(b, way, n);
         if (each * n * 4 >= wanted || n >= MAX_CALLS) {
             break;
         }

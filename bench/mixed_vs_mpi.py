@@ -26,9 +26,11 @@ import argparse
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 
 import honest
 from transport_vs_peers import Targets, median, size_text, spread, version_of
@@ -76,7 +78,8 @@ def run(command, **environment):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
                           timeout=LIMIT_S, env={**os.environ, **environment})
     if done.returncode != 0:
-        raise RuntimeError(f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-400:]}")
+        raise RuntimeError(f"status {done.returncode} of {shlex.join(map(str, command))}: "
+                           f"{(done.stderr or done.stdout).strip()[-400:] or 'not a word'}")
     return done.stdout
 
 
@@ -166,6 +169,7 @@ def measure(programs, arguments, case, dtype):
     for turn in range(arguments.rounds):
         jobs = (["ferry", "ferry unbound"] if arguments.ferry else []) + settings
         for job in jobs[turn % len(jobs):] + jobs[:turn % len(jobs)]:
+            begin = time.monotonic()
             if job == "ferry":
                 ours.append(programs.ferry(case, dtype))
             elif job == "ferry unbound":
@@ -174,6 +178,8 @@ def measure(programs, arguments, case, dtype):
                 done = programs.open_mpi(case, dtype, job)
                 if done is not None:
                     theirs.setdefault(job, []).append(done)
+            print(f"  round {turn + 1} of {arguments.rounds}: {job}, "
+                  f"{time.monotonic() - begin:.1f} s", flush=True)
         if turn == 0:
             settings = worth_repeating(theirs, arguments.sizes)
     return ours, free, {setting: rounds for setting, rounds in theirs.items() if setting in settings}
