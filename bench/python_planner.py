@@ -2,7 +2,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """The Python package's planning against Megatron-Core's own, in one process, interleaved.
 
-    python bench/python_planner.py [--ranks 256] [--rounds 5] [--json FILE]
+    python bench/python_planner.py [--ranks 256] [--rounds 5] [--peer-rounds 5] [--json FILE]
 
 Needs the package ferry, torch and megatron-core 0.16.1 (bench/megatron/requirements.txt). The
 layouts are those of plan_vs_megatron.py: dense, 80 layers, TP8 on the source ranks, TP4 on as many
@@ -37,9 +37,12 @@ import warnings
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "megatron"))
 import plan_megatron as peer  # noqa: E402
 
+import honest  # noqa: E402
+
 import ferry  # noqa: E402
 from ferry import _ferry  # noqa: E402
 from ferry.resharding import planner  # noqa: E402
+from transport_vs_peers import spread  # noqa: E402
 
 LAYERS = 80
 
@@ -175,15 +178,16 @@ def megatron_of(source, destination, world):
 
 def summary(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values),
-            "seconds": [round(value, 6) for value in values]}
+            "spread": spread(values), "seconds": [round(value, 6) for value in values]}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=int, default=256, help="ranks of each side (256)")
     parser.add_argument("--rounds", type=int, default=5, help="of ferry (5)")
-    parser.add_argument("--peer-rounds", type=int, default=2, help="of Megatron (2)")
+    parser.add_argument("--peer-rounds", type=int, default=5, help="of Megatron (5)")
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     args = parser.parse_args()
     tensors, world = peer.layer_tensors(False, 0), 2 * args.ranks
     source = peer.Side(0, args.ranks, 8, 1, tensors, LAYERS)
@@ -191,6 +195,7 @@ def main():
     ours = Ferry(source, destination, world)
     call_megatron = megatron_of(source, destination, world)
 
+    record = honest.begin(args.rounds, args.patience)
     theirs, times, their_moves = [], {}, 0
     for number in range(max(args.rounds, args.peer_rounds)):
         if number < args.peer_rounds:
@@ -201,6 +206,7 @@ def main():
             for name, value in seconds.items():
                 times.setdefault(name, []).append(value)
     result = {
+        **honest.end(record),
         "what": f"{args.ranks} source ranks TP8 to {args.ranks} destination ranks TP4, {LAYERS} "
                 f"layers x {len(tensors)} tensors",
         "peer": "megatron-core " + importlib.metadata.version("megatron-core"),
@@ -209,6 +215,8 @@ def main():
         "megatron": summary(theirs),
         **{name: summary(values) for name, values in times.items()},
     }
+    if their_moves != our_moves:
+        sys.exit(f"{their_moves} moves of Megatron, {our_moves} of ferry: not the same plan")
     theirs_s = result["megatron"]["median"]
     result["ratio"] = {name: theirs_s / result[name]["median"] for name in times}
     print(f"{'':10} {'median s':>10} {'min s':>10} {'max s':>10} {'ratio':>10}")

@@ -14,10 +14,11 @@ are (max - min) / median.
 import argparse
 import gc
 import json
-import os
 import statistics
 import sys
 import time
+
+import honest
 
 import ferry
 
@@ -93,12 +94,13 @@ def main():
     parser.add_argument("--tensors", type=int, default=100000)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
-    result = {"cores": os.cpu_count(), "load_before": list(os.getloadavg()),
-              "python": sys.version.split()[0], "rounds": arguments.rounds,
+    result = {**honest.begin(arguments.rounds, arguments.patience),
+              "python": sys.version.split()[0],
               "register": register(arguments.tensors, arguments.rounds),
               "run": run(arguments.rounds)}
-    result["load_after"] = list(os.getloadavg())
+    honest.end(result)
     print(json.dumps(result, indent=1))
     if arguments.json:
         with open(arguments.json, "w") as file:
