@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 
-QUIET = 0.5
+QUIET = 0.1  # of all cores' time: the load average remembers what has ended for minutes
 HERE = pathlib.Path(__file__).resolve().parent
+began = {}  # the cores' and the own ticks, for end
 
 
 def commit():
@@ -39,30 +40,59 @@ def cpu_model():
     return platform.machine()
 
 
+def ticks():
+    """Of all cores since the machine began: those at work, and all."""
+    user, nice, system, idle, waits, *other = map(
+        int, pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9])
+    return user + nice + system + sum(other), user + nice + system + idle + waits + sum(other)
+
+
+def busy_share(seconds=1):
+    """What everybody uses of the cores, at this moment."""
+    before = ticks()
+    time.sleep(seconds)
+    after = ticks()
+    return (after[0] - before[0]) / max(after[1] - before[1], 1)
+
+
 def wait_for_quiet(patience_s):
-    """The load of the last minute, once it is below QUIET or nobody waits any longer."""
+    """What others use, once it is below QUIET or nobody waits any longer."""
     end = time.monotonic() + patience_s
-    while os.getloadavg()[0] > QUIET and time.monotonic() < end:
-        time.sleep(2)
-    return os.getloadavg()[0]
+    share = busy_share()
+    while share > QUIET and time.monotonic() < end:
+        share = busy_share()
+    return share
 
 
 def begin(rounds, patience_s=60):
-    print(f"load {os.getloadavg()[0]:.2f}; waiting at most {patience_s:g} s for {QUIET} or less",
+    print(f"waiting at most {patience_s:g} s until others use {QUIET:.0%} of the cores or less",
           flush=True)
-    load = wait_for_quiet(patience_s)
-    if load > QUIET:
-        print(f"NOT QUIET: load {load:.2f}; the figures are marked as such", flush=True)
+    share = wait_for_quiet(patience_s)
+    if share > QUIET:
+        print(f"NOT QUIET: others use {share:.0%}; the figures are marked as such", flush=True)
+    began["busy"], began["total"] = ticks()
+    began["own"] = own_ticks()
     return {"commit": commit(), "date": datetime.datetime.now(datetime.timezone.utc)
             .isoformat(timespec="seconds"), "cpu": cpu_model(), "cores": os.cpu_count(),
             "rounds": rounds, "command": shlex.join(["python3", *sys.argv]),
-            "load_before": os.getloadavg(), "quiet": load <= QUIET}
+            "load_before": os.getloadavg(), "busy_before": round(share, 3),
+            "quiet": share <= QUIET}
+
+
+def own_ticks():
+    """Of this process and of all that it has started and seen the end of."""
+    return sum(os.times()[:4]) * os.sysconf("SC_CLK_TCK")
 
 
 def end(result):
-    """May be called again and again. Own processes are in the load behind: only that before says
-    whether others were at work."""
+    """May be called again and again, when all that was started has ended. Own processes are in the
+    load behind; the share of the cores that others had all the while is what says how quiet it
+    was."""
+    (busy, total), own = ticks(), own_ticks()
+    share = (busy - began["busy"] - (own - began["own"])) / max(total - began["total"], 1)
     result["load_after"] = os.getloadavg()
+    result["busy_during"] = round(share, 3)
+    result["quiet"] = result["quiet"] and share <= QUIET
     return result
 
 
