@@ -2,7 +2,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """The mixed collectives between hosts whose links are slow: what each mode makes of the bytes.
 
-    python3 bench/mixed_hosts.py --build build/release [--rounds 3] [--rate 1gbit]
+    python3 bench/mixed_hosts.py --build build/release [--rounds 5] [--rate 1gbit]
             [--cases 2x2,3x1,4x1] [--ops all-reduce,...] [--dtype fp32] [--sizes BYTES,...]
             [--modes NAME,...] [--busy] [--json bench/results/mixed_hosts.json]
 
@@ -28,6 +28,7 @@ import statistics
 import sys
 import tempfile
 
+import honest
 import refit_hosts
 from refit_hosts import end_all, outcome, start
 
@@ -57,8 +58,9 @@ class Network(refit_hosts.Network):
         tp, dp = (n, 1) if op == "all-reduce" else (n_hosts, n_local)
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "rows.json"
-            command = [self.build / "bench" / "bench_mixed", "--local-tp", tp // n_hosts,
-                       "--inter-tp", n_hosts, op, arguments.dtype, tp, dp, "--sizes",
+            # Not bound: ranks that are the first of their hosts would share a core.
+            command = [self.build / "bench" / "bench_mixed", "--bind", "none", "--local-tp",
+                       tp // n_hosts, "--inter-tp", n_hosts, op, arguments.dtype, tp, dp, "--sizes",
                        ",".join(map(str, arguments.sizes)), "--batches", arguments.batches,
                        "--batch-ms", arguments.batch_ms, "--json", file]
             command += ["--ways", arguments.modes] if arguments.modes else []
@@ -171,13 +173,14 @@ def read_arguments():
     parser.add_argument("--dtype", default="fp32")
     parser.add_argument("--sizes")
     parser.add_argument("--modes", default="")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=2)
     parser.add_argument("--batch-ms", type=float, default=200)
     parser.add_argument("--rate", default="1gbit", help="of every link, each way, for tc")
     parser.add_argument("--busy", action="store_true",
                         help="others use the machine too: a round's fastest batch counts")
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     arguments.sizes = sorted(int(size) for size in arguments.sizes.split(",")) \
@@ -188,15 +191,14 @@ def read_arguments():
 def main():
     arguments = read_arguments()
     os.environ["PATH"] = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    result = {"cores": os.cpu_count(), "load_before": os.getloadavg(), "rate": arguments.rate,
-              "rounds": arguments.rounds, "dtype": arguments.dtype, "environment": UCX,
-              "cases": []}
+    result = {**honest.begin(arguments.rounds, arguments.patience), "rate": arguments.rate,
+              "dtype": arguments.dtype, "environment": UCX, "cases": []}
     for text in arguments.cases.split(","):
         case = tuple(int(word) for word in text.split("x"))
         for op in arguments.ops.split(","):
             if op == "all-reduce" or case[1] > 1:
                 result["cases"].append(compare(arguments, case, op))
-                result["load_after"] = os.getloadavg()
+                honest.end(result)
                 if arguments.json:  # after every case: a run cut short leaves what it has
                     pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
 

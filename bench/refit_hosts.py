@@ -27,6 +27,8 @@ import sys
 import tempfile
 import time
 
+import honest
+
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "multirank"))
 import hosts as namespaces  # noqa: E402  (found by the line above)
@@ -250,17 +252,18 @@ def main():
     parser.add_argument("--rate", default="1gbit", help="of every link, each way, for tc")
     parser.add_argument("--series", default="run", help="of bench_refit; run is among them")
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     os.environ["PATH"] = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    result = {"cores": os.cpu_count(), "load_before": os.getloadavg(), "rate": arguments.rate,
-              "rounds": arguments.rounds, "matrix_bytes": ROWS * COLUMNS * 2, "environment": UCX}
+    result = {**honest.begin(arguments.rounds, arguments.patience), "rate": arguments.rate,
+              "matrix_bytes": ROWS * COLUMNS * 2, "environment": UCX}
     wanted = arguments.only.split(",")
     if "slow" in wanted:
         result["slow"] = compare_slow(arguments)
     if "fast" in wanted:
         result["fast"] = compare_fast(arguments)
-    result["load_after"] = os.getloadavg()
+    honest.end(result)
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
 

@@ -2,17 +2,20 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Resharding as a straightforward script does it, with the safetensors package and torch.
 
-    python reshard_script.py SRC DST --tp 4 [--pp 1]     SRC a folder of parts, or of rank files
-    python reshard_script.py --compare A B               every tensor of every file, by its bits
+    python reshard_script.py SRC DST --tp 4 [--pp 1] [--processes 2]
+                                                SRC is a folder of parts, or of rank files
+    python reshard_script.py --compare A B      every tensor of every file, by its bits
 
 For Llama-like models with unfused weights. From parts, each rank takes its slices of each tensor
 (get_slice reads no more than those) and is saved. From rank files, each stage's tensors are put
-together and cut again, then its ranks are saved. One process; needs requirements-reshard.txt.
+together and cut again, then its ranks are saved. Processes share the ranks; with fewer stages than
+processes, each puts together all tensors of rank files. Needs requirements-reshard.txt.
 """
 
 import argparse
 import contextlib
 import glob
+import multiprocessing
 import os
 import re
 import sys
@@ -61,22 +64,37 @@ def slice_of(file, name, part, n_parts):
     return whole[begin:end] if dim == 0 else whole[:, begin:end].contiguous()
 
 
-def from_parts(files, folder, tp, pp):
+class Share:
+    """What one of several processes writes: all parts of some stages, or some parts of all."""
+
+    def __init__(self, index, n, pp):
+        self.index, self.n, self.by_stage = index, n, pp >= n
+
+    def has(self, stage, part):
+        return (stage if self.by_stage else part) % self.n == self.index
+
+    def has_stage(self, stage):
+        return not self.by_stage or stage % self.n == self.index
+
+
+def from_parts(files, folder, tp, pp, share):
     where = {name: file for file in files for name in file.keys()}
     n_layers = count_layers(where)
     for stage in range(pp):
         for part in range(tp):
+            if not share.has(stage, part):
+                continue
             tensors = {name: slice_of(file, name, part, tp) for name, file in where.items()
                        if stage_of(name, n_layers, pp) == stage}
             save_file(tensors, rank_path(folder, stage * tp + part), metadata={"format": "pt"})
 
 
-def from_ranks(files, folder, tp, pp):
+def from_ranks(files, folder, tp, pp, share):
     """The ranks of the source are one tensor-parallel group."""
     names = list(files[0].keys())
     n_layers = count_layers(names)
-    for stage in range(pp):
-        shards = [{} for _ in range(tp)]
+    for stage in filter(share.has_stage, range(pp)):
+        shards = {part: {} for part in range(tp) if share.has(stage, part)}
         for name in names:
             if stage_of(name, n_layers, pp) != stage:
                 continue
@@ -87,20 +105,35 @@ def from_ranks(files, folder, tp, pp):
             else:
                 whole = torch.cat([file.get_tensor(name) for file in files], dim)
                 parts = whole.chunk(tp, dim)
-            for shard, part in zip(shards, parts):
-                shard[name] = part.contiguous()
-        for part, shard in enumerate(shards):
+            for part, shard in shards.items():
+                shard[name] = parts[part].contiguous()
+        for part, shard in shards.items():
             save_file(shard, rank_path(folder, stage * tp + part), metadata={"format": "pt"})
 
 
-def reshard(source, folder, tp, pp):
-    os.makedirs(folder)
+def write_share(source, folder, tp, pp, share):
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // share.n))
     with contextlib.ExitStack() as stack:
         ranks = open_all(stack, os.path.join(source, "rank-*.safetensors"))
         if ranks:
-            from_ranks(ranks, folder, tp, pp)
+            from_ranks(ranks, folder, tp, pp, share)
         else:
-            from_parts(open_all(stack, os.path.join(source, "model*.safetensors")), folder, tp, pp)
+            parts = open_all(stack, os.path.join(source, "model*.safetensors"))
+            from_parts(parts, folder, tp, pp, share)
+
+
+def reshard(source, folder, tp, pp, n):
+    os.makedirs(folder)
+    fork = multiprocessing.get_context("fork")  # the imports are there already
+    others = [fork.Process(target=write_share, args=(source, folder, tp, pp, Share(i, n, pp)))
+              for i in range(1, n)]
+    for other in others:
+        other.start()
+    write_share(source, folder, tp, pp, Share(0, n, pp))
+    for other in others:
+        other.join()
+    if any(other.exitcode != 0 for other in others):
+        sys.exit("a process failed")
 
 
 def bits(tensor):
@@ -132,13 +165,14 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--pp", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--compare", action="store_true")
     arguments = parser.parse_args()
     if arguments.compare:
         differences = list(compare(arguments.source, arguments.folder))
         print("\n".join(differences) or "equal")
         sys.exit(1 if differences else 0)
-    reshard(arguments.source, arguments.folder, arguments.tp, arguments.pp)
+    reshard(arguments.source, arguments.folder, arguments.tp, arguments.pp, arguments.processes)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@
 In each place it makes a logical checkpoint (make_checkpoint.py), its TP4 form with ferry, and two
 files that hold half of its bytes each. A round then times, beginning with another one each time:
 two cp --reflink=never at once, each of one half; ferry from the logical checkpoint to TP4, and from
-TP4 to TP8xPP2; and the same two by reshard_script.py if --python names an interpreter that has what
-requirements-reshard.txt lists, whose bare start with its imports is timed too. A time is from the
+TP4 to TP8xPP2; and the same two by reshard_script.py, with a process for each core, if --python names
+an interpreter that has what requirements-reshard.txt lists, whose bare start with its imports is
+timed too. A time is from the
 start of the programs until syncfs on what they wrote has returned. Before each, what the last one
 wrote is deleted, the deletion synced and its discards waited for; then the page cache is made warm
 (the inputs are read, the others' are dropped) or cold (all are dropped, and with it the machine's
@@ -160,7 +161,8 @@ class Place:
     def script(self, kind):
         source = self.folder / ("hf" if kind == "tp4" else "tp4")
         sizes = ["--tp", "4"] if kind == "tp4" else ["--tp", "8", "--pp", "2"]
-        return [self.arguments.python, HERE / "reshard_script.py", source, self.out, *sizes]
+        return [self.arguments.python, HERE / "reshard_script.py", source, self.out, *sizes,
+                "--processes", str(os.cpu_count())]
 
     def copies(self):
         return [["cp", "--reflink=never", self.folder / "halves" / name, self.out / name]

@@ -2,7 +2,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Schedules against Megatron-Core's own scheduler on the same loads, both in one run, interleaved.
 
-    python3 bench/schedule_vs_megatron.py --bench build/release/bench/bench_schedule [--rounds 3]
+    python3 bench/schedule_vs_megatron.py --bench build/release/bench/bench_schedule [--rounds 5]
 
 Makes a virtual environment (--venv, default beside the build) with the packages that
 bench/megatron/requirements.txt names. bench_schedule writes its loads; the package's
@@ -14,12 +14,12 @@ seconds. Prints tables and writes JSON with --json FILE.
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import subprocess
 import tempfile
 
+import honest
 import plan_vs_megatron
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -128,19 +128,21 @@ def number(value):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bench", required=True)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--venv", type=pathlib.Path, default=HERE.parent / "build" / "megatron-venv")
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
     python = plan_vs_megatron.make_environment(arguments.venv)
-    busy = os.getloadavg()[0]
+    record = honest.begin(arguments.rounds, arguments.patience)
     with tempfile.TemporaryDirectory() as folder:
         version, times = compare_times(arguments, python, folder)
         rounds = compare_rounds(arguments, python, folder)
         sizes = compare_sizes(arguments, python, folder)
-    print(f"megatron-core {version}; {os.cpu_count()} cores, load {busy:.2f}, seed {arguments.seed}, "
-          f"{arguments.rounds} rounds")
+    honest.end(record)
+    print(f"megatron-core {version}; {record['cores']} cores, {record['busy_during']:.0%} of them "
+          f"at other work, seed {arguments.seed}, {arguments.rounds} rounds")
     print_table("seconds (median), and how many times faster", times,
                 ["megatron_assign_s", "ferry_assign_s", "ratio_assign", "megatron_build_s",
                  "ferry_build_s", "ratio_build", "ferry_create_s", "ratio_create"])
@@ -150,8 +152,8 @@ def main():
                 ["megatron", "ferry_first_fit", "ferry_first_fit_256M", "ferry_first_fit_half",
                  "ferry_optimal"])
     if arguments.json:
-        result = {"peer": f"megatron-core {version}", "cores": os.cpu_count(), "load": busy,
-                  "seed": arguments.seed, "times": times, "rounds": rounds, "sizes": sizes}
+        result = {**record, "peer": f"megatron-core {version}", "seed": arguments.seed,
+                  "times": times, "rounds_over_degree": rounds, "sizes": sizes}
         pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -25,6 +25,8 @@ import subprocess
 import tempfile
 import time
 
+import honest
+
 HERE = pathlib.Path(__file__).resolve().parent
 MIB = 1 << 20
 ATTACH_SIZES = [256 << 10 << i for i in range(9)]
@@ -286,7 +288,7 @@ def version_of(command):
 
 def save(arguments, result, targets):
     """After every part, so that a run that is cut short leaves what it has."""
-    result["load_after"] = os.getloadavg()
+    honest.end(result)
     result["targets"] = targets.lines
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
@@ -295,19 +297,19 @@ def save(arguments, result, targets):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bench", required=True)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="copies,mpi,ucx")
     parser.add_argument("--pins", default="cores,free", help="how the ranks over UCX run")
     parser.add_argument("--sizes", type=int, default=len(UCX_SIZES),
                         help="how many of those over UCX, spread over all")
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--json")
+    honest.add_arguments(parser)
     arguments = parser.parse_args()
     arguments.bench = pathlib.Path(arguments.bench).resolve()
     wanted = arguments.only.split(",")
     targets = Targets()
-    result = {"cores": os.cpu_count(), "load_before": os.getloadavg(), "rounds": arguments.rounds,
-              "busy": arguments.busy}
+    result = {**honest.begin(arguments.rounds, arguments.patience), "busy": arguments.busy}
     if "copies" in wanted:
         result["copies"] = compare_copies(arguments, targets)
         save(arguments, result, targets)
