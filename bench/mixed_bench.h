@@ -11,11 +11,12 @@
  *     OP DTYPE TP DP [--sizes BYTES,...] [--ways NAME,...] [--batches N] [--batch-ms T]
  *                    [--in-place] [--json FILE]
  *
- * Of each size (bytes of a piece) and way a first run goes to poisoned memory and is verified. Then
- * come batches of calls one right after the other: in each round every way has one, and each round
- * begins with another way. A batch follows a barrier and, where it has several calls, one that does
- * not count; its figure is the slowest rank's time over the number of calls. Ways that are
- * MIXED_FAR_BEHIND times slower than the best are left out of the rounds; long calls have three.
+ * After a second of calls that do not count, of each size (bytes of a piece) and way a first run
+ * goes to poisoned memory and is verified. Then come batches of calls one right after the other: in
+ * each round every way has one, and each round begins with another way. A batch follows a barrier
+ * and, where it has several calls, one that does not count; its figure is the slowest rank's time
+ * over the number of calls. Ways that are MIXED_FAR_BEHIND times slower than the best are left out
+ * of the rounds; long calls have three.
  *
  * Rank 0 prints a line of JSON for each size and way:
  *

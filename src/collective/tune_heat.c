@@ -118,6 +118,20 @@ void fy_heat_clear(fy_entrant *entrants, size_t n)
     }
 }
 
+bool fy_heat_set_calls(fy_entrant *entrants, size_t n)
+{
+    enum { MOST_CALLS = 32 };
+    const double sample_seconds = 0.3e-3;
+    bool         more           = false;
+    for (size_t i = 0; i < n; i++) {
+        double   fit   = sample_seconds / entrants[i].least;
+        uint32_t calls = fit < 1 ? 1 : fit > MOST_CALLS ? MOST_CALLS : (uint32_t)fit;
+        more |= calls >= 2 * entrants[i].n_calls;
+        entrants[i].n_calls = calls;
+    }
+    return more;
+}
+
 static int compare_entrants(const fy_entrant *a, const fy_entrant *b, double x, double y)
 {
     if (x != y) {

@@ -38,6 +38,12 @@ ferry_status fy_heat_run(fy_course *course, fy_entrant *entrants, size_t n, uint
 /* Forgets all samples, but not the times. */
 void fy_heat_clear(fy_entrant *entrants, size_t n);
 
+/*
+ * As many calls to a sample that the clock and the call before it are no part of its time, by the
+ * least sample of each; whether some sample now has twice as many.
+ */
+bool fy_heat_set_calls(fy_entrant *entrants, size_t n);
+
 /* The fastest first, by the median or by the least sample; equals by mode and block. */
 void fy_heat_sort(fy_entrant *entrants, size_t n, bool by_least);
 

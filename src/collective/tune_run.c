@@ -20,14 +20,12 @@ enum {
     MOST_BLOCKS = 6, /* that are tried for a mode */
     N_BEST      = 2, /* modes for which they are */
     MOST_TRIALS = N_BEST * MOST_BLOCKS,
-    MOST_CALLS  = 32, /* of a sample */
+    MOST_LOOKS  = 4, /* at how many calls make a sample */
 };
 _Static_assert(MOST_MODES + MOST_TRIALS + 2 * N_BEST <= FY_MOST_ENTRANTS, "all of a size");
 
 static const uint64_t DEFAULT_BYTES = (uint64_t)64 << 20;
 
-static const double SAMPLE_SECONDS =
-    0.3e-3;                                /* the clock and the call before it are no part of it */
 static const double POINT_SECONDS = 10e-3; /* what a mode and a size may take in a heat */
 static const double LONG_SECONDS  = 8e-3;  /* calls from here on are few, and need no company */
 static const double OP_SECONDS    = 5;     /* of an operation, before it hurries */
@@ -82,14 +80,6 @@ static void enter_modes(search *s)
     }
 }
 
-static void set_calls(fy_entrant *entrants, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        double calls        = SAMPLE_SECONDS / entrants[i].seconds;
-        entrants[i].n_calls = calls < 1 ? 1 : calls > MOST_CALLS ? MOST_CALLS : (uint32_t)calls;
-    }
-}
-
 static uint32_t rounds_for(const fy_entrant *best)
 {
     enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 20 };
@@ -100,22 +90,42 @@ static uint32_t rounds_for(const fy_entrant *best)
 }
 
 /*
- * A first look tells how many calls make a sample; short ones are looked at again, being warm now.
- * Who is far behind in all of his samples stays there; the others are timed at leisure.
+ * A look tells how many calls make a sample. What runs for the first time takes longer than it ever
+ * will again, and a sample of a single call is mostly the ranks' coming together: so there is
+ * another look for as long as one finds that more calls fit in.
  */
+static ferry_status look_at_modes(search *s, bool *is_long_out, ferry_error *error)
+{
+    fy_entrant  *e      = s->entrants;
+    ferry_status status = FERRY_OK;
+    for (int i = 0; i < MOST_LOOKS; i++) {
+        status = fy_heat_run(&s->course, e, s->n_modes, 1, error);
+        if (status != FERRY_OK) {
+            break;
+        }
+        fy_heat_sort(e, s->n_modes, true);
+        *is_long_out = takes_long(s, &e[0]);
+        if (*is_long_out) {
+            break;
+        }
+        bool more = fy_heat_set_calls(e, s->n_modes);
+        fy_heat_clear(e, s->n_modes);
+        if (!more) {
+            break;
+        }
+    }
+    return status;
+}
+
+/* Who is far behind in all of his samples stays there; the others are timed at leisure. */
 static ferry_status time_modes(search *s, ferry_error *error)
 {
-    fy_entrant *e = s->entrants;
+    fy_entrant *e       = s->entrants;
+    bool        is_long = false;
     enter_modes(s);
-    ferry_status status = fy_heat_run(&s->course, e, s->n_modes, 1, error);
+    ferry_status status = look_at_modes(s, &is_long, error);
     if (status != FERRY_OK) {
         return status;
-    }
-    fy_heat_sort(e, s->n_modes, true);
-    bool is_long = takes_long(s, &e[0]);
-    if (!is_long) {
-        set_calls(e, s->n_modes);
-        fy_heat_clear(e, s->n_modes);
     }
     status = fy_heat_run(&s->course, e, s->n_modes, is_long ? 1 : 3, error);
     fy_heat_sort(e, s->n_modes, true);
@@ -311,6 +321,9 @@ static ferry_status time_op(search *s, uint32_t op, ferry_error *error)
     s->last_choice  = FERRY_MIXED_MODE_DEFAULT;
     s->course.op    = op;
     s->course.spent = 0;
+    /* What made the tensors, or moved the large ones, on this core was none of the strangers that
+     * yielding is given up for. */
+    fy_world_forgive_yields(s->comm->world);
     for (uint64_t bytes = LEAST_BYTES; status == FERRY_OK && bytes <= s->most_bytes; bytes *= 2) {
         s->course.bytes = bytes;
         status          = time_modes(s, error);

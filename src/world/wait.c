@@ -114,6 +114,12 @@ static void stop_yielding(ferry_world *world, int64_t began_ns, int64_t now_ns)
     atomic_store_explicit(&world->yields_from_ns, now_ns + pause_ns, memory_order_relaxed);
 }
 
+void fy_world_forgive_yields(ferry_world *world)
+{
+    atomic_store_explicit(&world->no_yields_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&world->yields_from_ns, 0, memory_order_relaxed);
+}
+
 static outcome yield(const wait_state *wait)
 {
     _Atomic int64_t *yields_from_ns = &wait->world->yields_from_ns;

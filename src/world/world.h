@@ -257,6 +257,10 @@ ferry_status fy_world_set_nodes(ferry_world *world, const uint64_t *node_ids, fe
 /* How long to spin before sleeping where so many ranks share this process's cores. */
 int64_t fy_world_spin_ns(uint32_t n_ranks_here);
 
+/* Long yields until now were to ranks of this world, at work that has ended: wait.c forgets them.
+ */
+void fy_world_forgive_yields(ferry_world *world);
+
 /*
  * A new world of one reference with its numbers and settings (moved out of *settings on success):
  * every rank is its own member and on one node. The maker fills in the rest: ops, impl, failure,
