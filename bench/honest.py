@@ -55,6 +55,15 @@ def busy_share(seconds=1):
     return (after[0] - before[0]) / max(after[1] - before[1], 1)
 
 
+def command_line():
+    """Less where the figures go, which is of this machine."""
+    words = list(sys.argv)
+    if "--json" in words[:-1]:
+        at = words.index("--json")
+        del words[at:at + 2]
+    return shlex.join(["python3", *words])
+
+
 def wait_for_quiet(patience_s):
     """What others use, once it is below QUIET or nobody waits any longer."""
     end = time.monotonic() + patience_s
@@ -74,7 +83,7 @@ def begin(rounds, patience_s=60):
     began["own"] = own_ticks()
     return {"commit": commit(), "date": datetime.datetime.now(datetime.timezone.utc)
             .isoformat(timespec="seconds"), "cpu": cpu_model(), "cores": os.cpu_count(),
-            "rounds": rounds, "command": shlex.join(["python3", *sys.argv]),
+            "rounds": rounds, "command": command_line(),
             "load_before": os.getloadavg(), "busy_before": round(share, 3),
             "quiet": share <= QUIET}
 

@@ -246,7 +246,7 @@ static void run_attach(member *m)
 
 void bench_attach(bench *b)
 {
-    team shm = {.n_ranks = 2, .engine = "shm", .pinning = PIN_AFTER, .run = run_attach};
+    team shm = {.n_ranks = 2, .engine = "shm", .pinning = PIN_BEFORE, .run = run_attach};
     report_sizes(b, "shm", team_run(b, &shm), attach_series, N_ATTACH_SERIES, attach_sizes,
                  N_ATTACH_SIZES);
 }

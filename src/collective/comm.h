@@ -161,6 +161,7 @@ struct ferry_mixed_comm {
     uint32_t                 n_slots;                  /* FY_N_SLOTS; tests take one away */
     bool                     trusts_epochs;            /* false; tests leave the check out */
     void (*stall)(void *context, const fy_lane *lane); /* (optional) tests: before every action */
+    int64_t (*clock)(void *context); /* (optional) tests: autotune's, in ns; of stall_context */
     void         *stall_context;
     ferry_region *control, *regions[FY_N_REGIONS];
     char         *own[FY_N_REGIONS]; /* this rank's part */

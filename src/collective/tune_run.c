@@ -91,8 +91,8 @@ static uint32_t rounds_for(const fy_entrant *best)
 
 /*
  * A look tells how many calls make a sample. What runs for the first time takes longer than it ever
- * will again, and a sample of a single call is mostly the ranks' coming together: so there is
- * another look for as long as one finds that more calls fit in.
+ * will again, and a sample of a single call is mostly the ranks' coming together: so there is a
+ * second look, and another one for as long as it finds that more calls fit in.
  */
 static ferry_status look_at_modes(search *s, bool *is_long_out, ferry_error *error)
 {
@@ -110,7 +110,7 @@ static ferry_status look_at_modes(search *s, bool *is_long_out, ferry_error *err
         }
         bool more = fy_heat_set_calls(e, s->n_modes);
         fy_heat_clear(e, s->n_modes);
-        if (!more) {
+        if (!more && i > 0) {
             break;
         }
     }

@@ -3,8 +3,6 @@
 #include "rank_threads.h"
 #include "tune_tables.h"
 
-#include <time.h>
-
 enum { SMALL = 32 << 10, N_SIZES = 3 }; /* pieces of 8, 16 and 32 KiB */
 
 static ferry_mixed_comm_options options_of(const rank_thread *self, uint32_t tp, uint32_t n_nodes)
@@ -161,47 +159,75 @@ static void test_ranks(void **state)
 }
 
 /*
- * What is chosen: calls of some modes are made slow beyond all doubt.
+ * What is chosen, by a clock that goes on with each call of rank 1 by what the test says that it
+ * takes. One rank is enough: the slowest counts, on both.
  */
+typedef struct times {
+    int64_t (*ns_of)(struct times *times, const fy_call *call); /* asked once for each call */
+    int64_t  now_ns;
+    uint64_t last_call;
+    uint32_t mode;          /* the one that the test is about */
+    int64_t  ns, others_ns; /* of its calls, and of others */
+    uint32_t n_cold[FERRY_MIXED_N_MODES], last_mode;
+    uint64_t last_long_call;
+    bool     is_repeated; /* two calls, one right after the other */
+} times;
 
-static void sleep_us(long us)
+static void pass_time(void *context, const fy_lane *lane)
 {
-    nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
+    times         *t    = context;
+    const fy_call *call = &lane->comm->call;
+    if (call->number != t->last_call && call->geometry.n_elements > 16) {
+        t->now_ns += t->ns_of(t, call);
+    }
+    t->last_call = call->number;
 }
 
-/* A call of one mode takes so long, and those of others longer. */
-typedef struct choice {
-    uint32_t mode;
-    long     us, others_us;
-    uint64_t last_call;
-} choice;
-
-static void stall_calls(void *context, const fy_lane *lane)
+static int64_t read_time(void *context)
 {
-    choice        *c    = context;
-    const fy_call *call = &lane->comm->call;
-    if (call->number != c->last_call && call->geometry.n_elements > 16) {
-        sleep_us(call->mode == c->mode ? c->us : c->others_us);
+    return ((const times *)context)->now_ns;
+}
+
+/* A table by these times. */
+static void tune_by(rank_thread *self, ferry_mixed_comm *comm, times *t)
+{
+    comm->stall         = self->rank == 1 ? pass_time : NULL;
+    comm->clock         = read_time;
+    comm->stall_context = t;
+    expect_ok(self, ferry_mixed_comm_run_autotune(comm, &self->error));
+    comm->stall = NULL;
+    comm->clock = NULL;
+}
+
+static ferry_mixed_comm *create_untuned(rank_thread *self, uint64_t most_bytes)
+{
+    ferry_mixed_comm        *comm = NULL;
+    ferry_mixed_comm_options o    = options_of(self, 0, 1);
+    o.use_autotune                = false;
+    o.autotune_bytes              = most_bytes;
+    if (ferry_mixed_comm_create(self->world, &o, &comm, &self->error) != FERRY_OK) {
+        snprintf(self->wrong, sizeof self->wrong, "%s", self->error.message);
     }
-    c->last_call = call->number;
+    return comm;
+}
+
+static int64_t ns_of_choice(times *t, const fy_call *call)
+{
+    return call->mode == t->mode ? t->ns : t->others_ns;
 }
 
 static void run_choice(rank_thread *self)
 {
-    ferry_mixed_comm        *comm = NULL;
-    ferry_mixed_comm_options o    = options_of(self, 0, 1);
-    choice                   c    = *(const choice *)self->context;
-    o.use_autotune                = false;
-    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
-    /* One rank is enough: the slowest counts, on both. */
-    comm->stall         = self->rank == 1 ? stall_calls : NULL;
-    comm->stall_context = &c;
-    expect_ok(self, ferry_mixed_comm_run_autotune(comm, &self->error));
-    comm->stall = NULL;
+    times             t    = *(const times *)self->context;
+    ferry_mixed_comm *comm = create_untuned(self, SMALL);
+    expect(self, comm != NULL);
+    t.ns_of = ns_of_choice;
+    tune_by(self, comm, &t);
+    expect(self, comm->tuning != NULL);
     for (size_t i = 0; i < comm->tuning->n; i++) {
-        const ferry_mixed_timing *t = &comm->tuning->timings[i];
-        expect(self, t->chosen == (t->mode == c.mode));
-        expect(self, t->mode == c.mode || t->seconds >= (double)c.others_us * 1e-6);
+        const ferry_mixed_timing *timing = &comm->tuning->timings[i];
+        expect(self, timing->chosen == (timing->mode == t.mode));
+        expect(self, timing->seconds > 0);
     }
     ferry_mixed_comm_destroy(comm);
 }
@@ -210,54 +236,33 @@ static void run_choice(rank_thread *self)
 static void test_choice(void **state)
 {
     (void)state;
-    run_ranks(2, NULL, run_choice, &(choice){FERRY_MIXED_FUSED_BYTES1_UNICAST, 0, 12000, 0});
-    run_ranks(2, NULL, run_choice, &(choice){FERRY_MIXED_BASE_ONE, 6000, 11000, 0});
+    run_ranks(2, NULL, run_choice,
+              &(times){.mode = FERRY_MIXED_FUSED_BYTES1_UNICAST, .ns = 20, .others_ns = 12000000});
+    run_ranks(2, NULL, run_choice,
+              &(times){.mode = FERRY_MIXED_BASE_ONE, .ns = 6000000, .others_ns = 11000000});
+    run_ranks(2, NULL, run_choice,
+              &(times){.mode = FERRY_MIXED_BASE_ONE, .ns = 6000, .others_ns = 7000});
 }
 
-/* The first call of each mode is that of a machine that has not run it before. */
-typedef struct cold {
-    bool     seen[FERRY_MIXED_N_MODES];
-    uint64_t last_call;
-    uint32_t last_mode;
-    bool     is_repeated; /* a sample of several calls was taken */
-} cold;
-
-static void stall_first(void *context, const fy_lane *lane)
+/* The first call of each mode is that of a machine that has never run it. */
+static int64_t ns_of_cold(times *t, const fy_call *call)
 {
-    cold          *c    = context;
-    const fy_call *call = &lane->comm->call;
-    if (call->number == c->last_call || call->geometry.n_elements <= 16) {
-        return;
-    }
-    c->is_repeated |= call->number == c->last_call + 1 && call->mode == c->last_mode;
-    if (!c->seen[call->mode]) {
-        c->seen[call->mode] = true;
-        sleep_us(5000);
-    }
-    c->last_call = call->number;
-    c->last_mode = call->mode;
+    t->is_repeated |= call->number == t->last_long_call + 1 && call->mode == t->last_mode;
+    t->last_long_call = call->number;
+    t->last_mode      = call->mode;
+    return t->n_cold[call->mode]++ == 0 ? 5000000 : ns_of_choice(t, call);
 }
 
 static void run_cold(rank_thread *self)
 {
-    enum { TIMES = 3 }; /* some call is short in one of them, whatever else the machine does */
-    ferry_mixed_comm        *comm    = NULL;
-    ferry_mixed_comm_options o       = options_of(self, 0, 1);
-    cold                     c       = {0};
-    int64_t                  forever = INT64_MAX / 2;
-    o.use_autotune                   = false;
-    o.autotune_bytes                 = 8192;
-    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
-    comm->stall         = self->rank == 1 ? stall_first : NULL;
-    comm->stall_context = &c;
-    for (int i = 0; i < TIMES; i++) {
-        memset(c.seen, 0, sizeof c.seen);
-        atomic_store(&self->world->yields_from_ns, forever);
-        expect_ok(self, ferry_mixed_comm_run_autotune(comm, &self->error));
-        expect(self, atomic_load(&self->world->yields_from_ns) < forever);
-    }
-    comm->stall = NULL;
-    expect(self, c.is_repeated || self->rank == 0);
+    times   t = {.ns_of = ns_of_cold, .mode = FERRY_MIXED_BASE_ONE, .ns = 9000, .others_ns = 10000};
+    int64_t forever        = INT64_MAX / 2;
+    ferry_mixed_comm *comm = create_untuned(self, 8192);
+    expect(self, comm != NULL);
+    atomic_store(&self->world->yields_from_ns, forever);
+    tune_by(self, comm, &t);
+    expect(self, atomic_load(&self->world->yields_from_ns) < forever);
+    expect(self, t.is_repeated || self->rank == 0);
     ferry_mixed_comm_destroy(comm);
 }
 
@@ -267,32 +272,25 @@ static void test_cold(void **state)
     run_ranks(2, NULL, run_cold, NULL);
 }
 
-/* Slow in its bytes, and more than that, so that no noise hides it. */
-static void stall_by_bytes(void *context, const fy_lane *lane)
+/* Slow in its bytes, and more than that. */
+static int64_t ns_of_bytes(times *t, const fy_call *call)
 {
-    const fy_call *call = &lane->comm->call;
-    if (call->mode == (uint32_t)(uintptr_t)context && call->geometry.n_elements > 16) {
-        long times = (long)(call->geometry.n_elements * sizeof(float) / 8192);
-        sleep_us(500 * times * times);
-    }
+    int64_t eights = (int64_t)(call->geometry.n_elements * sizeof(float) / 8192);
+    return call->mode == t->mode ? 2000000 * eights * eights : 10000;
 }
 
 static void run_left_out(rank_thread *self)
 {
-    ferry_mixed_comm        *comm = NULL;
-    ferry_mixed_comm_options o    = options_of(self, 0, 1);
-    o.use_autotune                = false;
-    o.autotune_bytes              = 4 * SMALL;
-    expect_ok(self, ferry_mixed_comm_create(self->world, &o, &comm, &self->error));
-    comm->stall         = stall_by_bytes;
-    comm->stall_context = (void *)(uintptr_t)FERRY_MIXED_BASE_ONE;
-    expect_ok(self, ferry_mixed_comm_run_autotune(comm, &self->error));
-    comm->stall = NULL;
+    times             t    = {.ns_of = ns_of_bytes, .mode = FERRY_MIXED_BASE_ONE};
+    ferry_mixed_comm *comm = create_untuned(self, 4 * SMALL);
+    expect(self, comm != NULL);
+    tune_by(self, comm, &t);
+    expect(self, comm->tuning != NULL);
     /* Behind at 16 and at 32 KiB, where its time has grown: that is all. */
     for (size_t i = 0; i < comm->tuning->n; i++) {
-        const ferry_mixed_timing *t = &comm->tuning->timings[i];
-        if (t->mode == FERRY_MIXED_BASE_ONE) {
-            expect(self, t->bytes <= 32768 ? t->seconds > 1e-3 : t->seconds == 0);
+        const ferry_mixed_timing *timing = &comm->tuning->timings[i];
+        if (timing->mode == FERRY_MIXED_BASE_ONE) {
+            expect(self, timing->bytes <= 32768 ? timing->seconds > 1e-3 : timing->seconds == 0);
         }
     }
     ferry_mixed_comm_destroy(comm);
