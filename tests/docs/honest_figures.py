@@ -3,6 +3,7 @@
 """Figures are kept with what they were measured on, and those of a busy machine are marked."""
 
 import pathlib
+import subprocess
 import sys
 import unittest
 from unittest import mock
@@ -11,47 +12,82 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 import honest  # noqa: E402
 
 
-class Clock:
-    """Time that passes in sleeps alone, and a load that falls with it."""
+class Machine:
+    """Four cores, of which others use a share that falls with time. Time passes in sleeps alone."""
 
-    def __init__(self, load, falls_per_s):
-        self.now, self.load, self.falls = 0.0, load, falls_per_s
+    CORES, TICKS_PER_S = 4, 100
 
-    def sleep(self, seconds):
+    def __init__(self, share, falls_per_s=0.0):
+        self.now, self.share, self.falls = 0.0, share, falls_per_s
+        self.busy = self.total = self.own = 1000.0
+
+    def sleep(self, seconds, own_share=0.0):
         self.now += seconds
-        self.load = max(0.0, self.load - self.falls * seconds)
+        ticks = seconds * self.CORES * self.TICKS_PER_S
+        self.total += ticks
+        self.own += own_share * ticks
+        self.busy += min(1.0, self.share + own_share) * ticks
+        self.share = max(0.0, self.share - self.falls * seconds)
 
-
-def begin(clock, patience):
-    with mock.patch.object(honest.time, "sleep", clock.sleep), \
-            mock.patch.object(honest.time, "monotonic", lambda: clock.now), \
-            mock.patch.object(honest.os, "getloadavg", lambda: (clock.load, 0, 0)), \
-            mock.patch("builtins.print"):
-        return honest.end(honest.begin(5, patience))
+    def measure(self, patience=60, work=lambda machine: machine.sleep(100, own_share=0.5)):
+        with mock.patch.object(honest.time, "sleep", self.sleep), \
+                mock.patch.object(honest.time, "monotonic", lambda: self.now), \
+                mock.patch.object(honest, "ticks", lambda: (self.busy, self.total)), \
+                mock.patch.object(honest, "own_ticks", lambda: self.own), \
+                mock.patch("builtins.print"):
+            record = honest.begin(5, patience)
+            work(self)
+            return honest.end(record)
 
 
 class Record(unittest.TestCase):
     def test_everything_is_kept(self):
-        record = begin(Clock(0.1, 0), 60)
-        self.assertEqual(record["rounds"], 5)
-        for key in ("commit", "date", "cpu", "cores", "command", "load_before", "load_after",
-                    "quiet"):
+        words = ["bench/some.py", "--json", "/somewhere/some.json", "--rounds", "5"]
+        with mock.patch.object(honest.sys, "argv", words):
+            record = Machine(0.02).measure()
+        for key in ("commit", "date", "cpu", "cores", "load_before", "load_after", "busy_before",
+                    "busy_during", "quiet"):
             self.assertIn(key, record)
-        self.assertTrue(record["cpu"] and record["command"].startswith("python3 "))
+        self.assertTrue(record["cpu"])
+        self.assertEqual(record["rounds"], 5)
+        self.assertEqual(record["command"], "python3 bench/some.py --rounds 5")
+
+    def test_what_the_benchmark_uses_is_not_others(self):
+        record = Machine(0.02).measure()
         self.assertTrue(record["quiet"])
+        self.assertAlmostEqual(record["busy_before"], 0.02)
+        self.assertAlmostEqual(record["busy_during"], 0.02)
+
+    def test_others_that_come_later_are_seen(self):
+        def disturbed(machine):
+            machine.share = 0.4
+            machine.sleep(100, own_share=0.5)
+
+        record = Machine(0.02).measure(work=disturbed)
+        self.assertFalse(record["quiet"])
+        self.assertAlmostEqual(record["busy_during"], 0.4)
 
     def test_a_busy_machine_is_waited_for(self):
-        clock = Clock(3.0, 0.1)
-        record = begin(clock, 60)
+        machine = Machine(0.6, 0.02)
+        record = machine.measure()
         self.assertTrue(record["quiet"])
-        self.assertGreaterEqual(clock.now, 25)
-        self.assertLessEqual(record["load_before"][0], honest.QUIET)
+        self.assertGreaterEqual(machine.now, 100 + 25)
+        self.assertLessEqual(record["busy_before"], honest.QUIET)
 
     def test_no_longer_than_there_is_patience(self):
-        clock = Clock(3.0, 0)
-        record = begin(clock, 60)
+        machine = Machine(0.6)
+        record = machine.measure()
         self.assertFalse(record["quiet"])
-        self.assertLessEqual(clock.now, 62)
+        self.assertLessEqual(machine.now, 100 + 62)
+
+    def test_this_machine_counts(self):
+        before, own = honest.ticks(), honest.own_ticks()
+        subprocess.run([sys.executable, "-c", "sum(range(10 ** 7))"], check=True)
+        after = honest.ticks()
+        self.assertGreaterEqual(after[0], before[0])
+        self.assertGreater(after[1], before[1])
+        self.assertGreaterEqual(after[1] - before[1], after[0] - before[0])
+        self.assertGreater(honest.own_ticks(), own)
 
 
 if __name__ == "__main__":
