@@ -149,6 +149,15 @@ ferry_status fy_file_size(const char *path, uint64_t *bytes_out, ferry_error *er
     return status;
 }
 
+int fy_file_sync(int descriptor)
+{
+    int rc;
+    do {
+        rc = fsync(descriptor);
+    } while (rc != 0 && errno == EINTR);
+    return rc;
+}
+
 int fy_file_write(void *stream, const char *bytes, size_t n_bytes)
 {
     return fwrite(bytes, 1, n_bytes, stream) == n_bytes ? 0 : -1;
@@ -158,7 +167,7 @@ static ferry_status fill_and_sync(FILE *stream, const char *path, fy_file_fill_f
                                   void *context, ferry_error *error)
 {
     ferry_status status = fill(context, stream, error);
-    if (status == FERRY_OK && (fflush(stream) != 0 || fsync(fileno(stream)) != 0)) {
+    if (status == FERRY_OK && (fflush(stream) != 0 || fy_file_sync(fileno(stream)) != 0)) {
         status = fail_errno(path, "cannot be written", error);
     }
     return status;

@@ -48,6 +48,9 @@ typedef ferry_status (*fy_file_fill_fn)(void *context, void *stream, ferry_error
 ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *context,
                              ferry_error *error);
 
+/* fsync, which network file systems may break off for a signal. */
+int fy_file_sync(int descriptor);
+
 /* A ferry_write_fn whose context is a FILE. */
 int fy_file_write(void *stream, const char *bytes, size_t n_bytes);
 

@@ -15,12 +15,14 @@ enum { CLAIM_BYTES = 512, WORD_BYTES = 160, MOST_TRIES = 100 };
 
 /* ---- who makes claims ---- */
 
-/* The first word of a small file, "?" where there is none. */
+static const char UNKNOWN[] = "?";
+
+/* The first word of a small file, UNKNOWN where there is none. */
 static void read_word(const char *path, char word[WORD_BYTES])
 {
     FILE *file = fopen(path, "re");
     if (file == NULL || fscanf(file, "%159s", word) != 1) {
-        strcpy(word, "?");
+        strcpy(word, UNKNOWN);
     }
     if (file != NULL) {
         fclose(file);
@@ -51,13 +53,14 @@ static unsigned long long began_at(long pid)
     return ticks;
 }
 
-/* Where process numbers mean the same: one boot of one machine, one space of numbers. */
+/* Where process numbers mean the same: one boot of one machine, one space of numbers. Where the
+ * boot is not known, nowhere: it begins with UNKNOWN. */
 static void describe_machine(char text[CLAIM_BYTES])
 {
     char    boot[WORD_BYTES], space[WORD_BYTES];
     ssize_t n = readlink("/proc/self/ns/pid", space, sizeof space - 1);
     read_word("/proc/sys/kernel/random/boot_id", boot);
-    strcpy(space + (n < 0 ? 0 : n), n < 0 ? "?" : "");
+    strcpy(space + (n < 0 ? 0 : n), n < 0 ? UNKNOWN : "");
     snprintf(text, CLAIM_BYTES, "%s/%s", boot, space);
 }
 
@@ -65,9 +68,13 @@ static void describe_self(char text[CLAIM_BYTES])
 {
     char host[WORD_BYTES], machine[CLAIM_BYTES];
     if (gethostname(host, sizeof host) != 0) {
-        strcpy(host, "?");
+        strcpy(host, UNKNOWN);
     }
-    host[sizeof host - 1] = '\0';
+    host[sizeof host - 1]      = '\0';
+    host[strcspn(host, " \t")] = '\0';
+    if (host[0] == '\0') { /* a word must stand there to be read again */
+        strcpy(host, UNKNOWN);
+    }
     describe_machine(machine);
     snprintf(text, CLAIM_BYTES, "%ld %llu %.100s %.300s", (long)getpid(), began_at(getpid()), host,
              machine);
@@ -94,10 +101,10 @@ static bool read_claim(int folder_fd, const char *name, claim *c)
     }
     c->text[n < 0 ? 0 : n] = '\0';
     c->pid                 = 0;
-    strcpy(c->host, "?");
+    strcpy(c->host, UNKNOWN);
     describe_machine(here);
     bool is_read = sscanf(c->text, "%ld %llu %159s %511s", &c->pid, &began, c->host, there) == 4;
-    c->is_here   = is_read && c->pid > 0 && strcmp(there, here) == 0;
+    c->is_here   = is_read && c->pid > 0 && strcmp(there, here) == 0 && here[0] != UNKNOWN[0];
     c->lives =
         !c->is_here || (kill((pid_t)c->pid, 0) != 0 ? errno == EPERM : began_at(c->pid) == began);
     return true;

@@ -258,7 +258,7 @@ static ferry_status sync_file(fy_files *files, size_t file, ferry_error *error)
     int          descriptor;
     ferry_status status = fy_files_get(files, file, &descriptor, error);
     if (status == FERRY_OK) {
-        if (fsync(descriptor) != 0) {
+        if (fy_file_sync(descriptor) != 0) {
             status = fy_fail_errno(fy_files_path(files, file), "cannot be written", errno, error);
         }
         fy_files_put(files, file);
@@ -349,7 +349,7 @@ static ferry_status fill_text(const ferry_conversion *c, const char *path, FILE 
         return fy_fail_no_memory(error, path); /* it could not be put together */
     }
     if (status == FERRY_OK &&
-        (written != FERRY_OK || fflush(file) != 0 || fsync(fileno(file)) != 0)) {
+        (written != FERRY_OK || fflush(file) != 0 || fy_file_sync(fileno(file)) != 0)) {
         return fy_fail_errno(path, "cannot be written", errno, error);
     }
     return status;
@@ -462,7 +462,7 @@ static ferry_status copy_open(const fy_conversion_work *w, copy *c, const char *
     }
     bool         is_config = w->conversion->cast != 0 && strcmp(name, FY_CONFIG_NAME) == 0;
     ferry_status status    = is_config ? copy_config(c, error) : copy_bytes(c, error);
-    if (status == FERRY_OK && fsync(c->to) != 0) {
+    if (status == FERRY_OK && fy_file_sync(c->to) != 0) {
         status = fy_fail_errno(c->to_path, "cannot be written", errno, error);
     }
     if (close(c->to) != 0 && status == FERRY_OK) {

@@ -19,6 +19,7 @@ typedef struct slot {
     const char         *name;     /* the end of path: of a file of the folder */
     const fy_ckpt_file *expected; /* of a file that is read */
     int                 descriptor;
+    int                 lost; /* of a file that is written: why closing it failed, or 0 */
     uint32_t            users;
     bool                was_used; /* since the hand last passed */
     bool                was_read;
@@ -126,8 +127,10 @@ const char *fy_files_path(const fy_files *files, size_t i)
 static ferry_status check_same(const slot *s, const struct stat *about, ferry_error *error)
 {
     const fy_ckpt_file *file = s->expected;
+    /* Whoever sets the time of change back cannot set that of the inode back. */
     if ((uint64_t)about->st_ino != file->inode || (uint64_t)about->st_size != file->bytes ||
-        about->st_mtim.tv_sec != file->changed_s || about->st_mtim.tv_nsec != file->changed_ns) {
+        about->st_mtim.tv_sec != file->changed_s || about->st_mtim.tv_nsec != file->changed_ns ||
+        about->st_ctim.tv_sec != file->touched_s || about->st_ctim.tv_nsec != file->touched_ns) {
         return fy_fail(error, FERRY_ERR_IO,
                        "%s: was changed after its header had been read; run again when it is "
                        "written",
@@ -161,9 +164,12 @@ ferry_status fy_files_check_unchanged(const fy_files *files, ferry_error *error)
 
 static ferry_status open_slot(int folder_fd, slot *s, ferry_error *error)
 {
-    bool reads      = s->expected != NULL;
-    int  flags      = reads ? O_RDONLY : O_RDWR | O_CREAT | O_NOFOLLOW;
-    int  descriptor = openat(folder_fd, s->name, flags | O_CLOEXEC, 0666);
+    bool reads = s->expected != NULL;
+    if (s->lost != 0) {
+        return fy_fail_errno(s->path, "cannot be written", s->lost, error);
+    }
+    int flags      = reads ? O_RDONLY : O_RDWR | O_CREAT | O_NOFOLLOW;
+    int descriptor = openat(folder_fd, s->name, flags | O_CLOEXEC, 0666);
     if (descriptor < 0) {
         return reads ? fy_fail(error, FERRY_ERR_IO, "%s: cannot be opened: %s", s->path,
                                strerror(errno))
@@ -192,7 +198,8 @@ static void close_one(fy_files *files)
             continue;
         }
         if (!s->was_used) {
-            close(s->descriptor);
+            /* Network file systems write here, and who opens the file anew is not told. */
+            s->lost       = close(s->descriptor) != 0 && s->expected == NULL ? errno : 0;
             s->descriptor = -1;
             files->n_open--;
             return;

@@ -611,11 +611,7 @@ static ferry_status rename_into_place(const fy_folder *folder, ferry_error *erro
 /* Some network file systems have nothing to sync for a folder, and say so. */
 static ferry_status sync_folder(int fd, const char *path, ferry_error *error)
 {
-    int rc;
-    do {
-        rc = fsync(fd);
-    } while (rc != 0 && errno == EINTR);
-    if (rc == 0 || errno == EINVAL || errno == ENOTSUP) {
+    if (fy_file_sync(fd) == 0 || errno == EINVAL || errno == ENOTSUP) {
         return FERRY_OK;
     }
     return fy_fail_errno(path, "cannot be synced", errno, error);

@@ -21,7 +21,7 @@ typedef struct kernel {
     _Atomic size_t n_calls;
 } kernel;
 
-static kernel reading, writing, copying;
+static kernel reading, writing, copying, closing;
 
 /* False: the call is to be made, with *n_bytes of it. */
 static bool stands_in(kernel *k, size_t *n_bytes, ssize_t *result)
@@ -63,9 +63,18 @@ ssize_t copy_file_range(int in, off_t *in_at, int out, off_t *out_at, size_t n_b
                : syscall(SYS_copy_file_range, in, in_at, out, out_at, n_bytes, flags);
 }
 
+/* Gone is the descriptor in any case. */
+int close(int descriptor)
+{
+    ssize_t result;
+    size_t  none   = 0;
+    int     closed = (int)syscall(SYS_close, descriptor);
+    return stands_in(&closing, &none, &result) ? (int)result : closed;
+}
+
 static void behave(void)
 {
-    kernel *all[] = {&reading, &writing, &copying};
+    kernel *all[] = {&reading, &writing, &copying, &closing};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         all[i]->error       = 0;
         all[i]->has_nothing = false;
@@ -242,6 +251,43 @@ static void test_all_in_use(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+/* What was written and could not be kept when its file had to be closed for others. */
+static void test_lost_by_closing(void **state)
+{
+    (void)state;
+    enum { N = 40, MOST = 16 };
+    struct rlimit limit, before;
+    fy_files     *files    = NULL;
+    ferry_error   error    = {""};
+    int           at       = folder_fd();
+    size_t        n_failed = 0;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit          = before;
+    limit.rlim_cur = 4 * MOST;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    must(fy_files_make(at, small_folder, N, name_of, "lost-", &files, &error), &error);
+    for (size_t i = 0; i < N; i++) {
+        if (i == MOST) { /* the first that another is closed for */
+            closing.error = EDQUOT;
+        }
+        must(fy_files_write(files, i, 0, "data", 4, &error), &error);
+    }
+    assert_int_equal(closing.error, 0);
+    for (size_t i = 0; i < N; i++) {
+        int descriptor;
+        if (fy_files_get(files, i, &descriptor, &error) == FERRY_OK) {
+            fy_files_put(files, i);
+        } else {
+            check_says("lost", "cannot be written: the disk is full", &error);
+            n_failed++;
+        }
+    }
+    assert_int_equal(n_failed, 1);
+    fy_files_destroy(files);
+    behave();
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 /* ---- files that change ---- */
 
 static const char part[] = "model.safetensors";
@@ -281,6 +327,24 @@ static void replace(const ferry_checkpoint *checkpoint)
     assert_int_equal(rename(small_path("other"), small_path(part)), 0);
 }
 
+/* Other bytes in the same file, and its time set back. Clocks of files tick slowly: again until the
+ * change shows at all. */
+static void write_over(const ferry_checkpoint *checkpoint)
+{
+    const struct timespec times[2] = {
+        {0, UTIME_OMIT}, {checkpoint->files[0].changed_s, checkpoint->files[0].changed_ns}};
+    struct stat about;
+    do {
+        int fd = open(small_path(part), O_WRONLY);
+        assert_true(fd >= 0);
+        assert_int_equal(pwrite(fd, "x", 1, (off_t)checkpoint->files[0].bytes - 1), 1);
+        assert_int_equal(futimens(fd, times), 0);
+        assert_int_equal(fstat(fd, &about), 0);
+        assert_int_equal(close(fd), 0);
+    } while (about.st_ctim.tv_sec == checkpoint->files[0].touched_s &&
+             about.st_ctim.tv_nsec == checkpoint->files[0].touched_ns);
+}
+
 static void take_away(const ferry_checkpoint *checkpoint)
 {
     (void)checkpoint;
@@ -297,6 +361,7 @@ static void test_changed(void **state)
     } rows[] = {{"time", change_time, "was changed after its header had been read"},
                 {"size", change_size, "was changed after its header had been read"},
                 {"another", replace, "was changed after its header had been read"},
+                {"written over", write_over, "was changed after its header had been read"},
                 {"away", take_away, "cannot be opened: No such file"}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         ferry_checkpoint *checkpoint = one_part();
@@ -321,7 +386,7 @@ static void test_changed_while_read(void **state)
 {
     (void)state;
     void (*const changes[])(const ferry_checkpoint *checkpoint) = {change_time, change_size,
-                                                                   replace, take_away};
+                                                                   replace, write_over, take_away};
     for (size_t i = 0; i < COUNT_OF(changes); i++) {
         for (int reads = 0; reads < 2; reads++) {
             ferry_checkpoint *checkpoint = one_part();
@@ -465,6 +530,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_few_descriptors),
         cmocka_unit_test(test_all_in_use),
+        cmocka_unit_test(test_lost_by_closing),
         cmocka_unit_test(test_changed),
         cmocka_unit_test(test_changed_while_read),
         cmocka_unit_test(test_cut_while_read),

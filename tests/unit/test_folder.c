@@ -615,6 +615,23 @@ static void test_many_runs(void **state)
 
 /* ---- without locks ---- */
 
+static const char *host_name = "machine";
+static bool        has_proc  = true;
+
+int gethostname(char *name, size_t n_bytes)
+{
+    snprintf(name, n_bytes, "%s", host_name);
+    return 0;
+}
+
+FILE *fopen(const char *path, const char *mode)
+{
+    bool hides = !has_proc && strncmp(path, "/proc/", 6) == 0;
+    int  flags = mode[0] == 'r' ? O_RDONLY : O_WRONLY | O_CREAT | O_TRUNC;
+    int  fd    = hides ? -1 : open(path, flags | O_CLOEXEC, 0666);
+    return fd < 0 ? NULL : fdopen(fd, mode);
+}
+
 /* The text of the claim in the base, as a string that lasts until the next call. */
 static const char *claim_text(void)
 {
@@ -671,24 +688,52 @@ static void test_claims(void **state)
     close(fd);
 }
 
-static void test_claim_of_the_dead(void **state)
+/* A process takes the claim and ends. */
+static void take_and_die(int fd)
 {
-    (void)state;
     ferry_error error;
-    int         how = 0, fd = open_base();
+    int         how   = 0;
     pid_t       child = fork();
     if (child == 0) {
         _exit(fy_claim_take(fd, "out", &error) == FERRY_OK ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_int_equal(how, 0);
-    char dead[600];
-    strcpy(dead, claim_text());
-    assert_true(atol(dead) == (long)child);
-    assert_true(fy_claim_is_free(fd));
-    must(fy_claim_take(fd, "out", &error), &error);
-    assert_true(atol(claim_text()) == (long)getpid());
-    assert_int_equal(entries_of("."), 1);
+    assert_true(atol(claim_text()) == (long)child);
+}
+
+/* Whatever the machine is called. */
+static void test_claim_of_the_dead(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"machine", "", "two words"};
+    ferry_error              error;
+    int                      fd = open_base();
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        host_name = names[i];
+        take_and_die(fd);
+        check_row(names[i], fy_claim_is_free(fd));
+        must(fy_claim_take(fd, "out", &error), &error);
+        assert_true(atol(claim_text()) == (long)getpid());
+        assert_int_equal(entries_of("."), 1);
+        unlink(path_of(FY_CLAIM_NAME));
+    }
+    host_name = names[0];
+    close(fd);
+}
+
+/* Two machines that do not know which they are must not take each other's processes for dead. */
+static void test_claim_of_nowhere(void **state)
+{
+    (void)state;
+    ferry_error error;
+    int         fd = open_base();
+    has_proc       = false;
+    take_and_die(fd);
+    assert_false(fy_claim_is_free(fd));
+    assert_int_equal(fy_claim_take(fd, "out", &error), FERRY_ERR_IO);
+    check_says("nowhere", "remove the partial folder", &error);
+    has_proc = true;
     close(fd);
 }
 
@@ -767,6 +812,7 @@ int main(void)
         ROW(test_keep_only),
         ROW(test_claims),
         ROW(test_claim_of_the_dead),
+        ROW(test_claim_of_nowhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
