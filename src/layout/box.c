@@ -10,24 +10,6 @@ uint64_t fy_box_volume(const uint64_t *length, uint32_t n_dims)
     return volume;
 }
 
-bool fy_box_intersect(const fy_box *a, const fy_box *b, uint32_t n_dims, fy_box *common_out)
-{
-    fy_box common;
-    for (uint32_t d = 0; d < n_dims; d++) {
-        uint64_t a_end = a->begin[d] + a->length[d];
-        uint64_t b_end = b->begin[d] + b->length[d];
-        uint64_t begin = a->begin[d] > b->begin[d] ? a->begin[d] : b->begin[d];
-        uint64_t end   = a_end < b_end ? a_end : b_end;
-        if (begin >= end) {
-            return false;
-        }
-        common.begin[d]  = begin;
-        common.length[d] = end - begin;
-    }
-    *common_out = common;
-    return true;
-}
-
 int fy_box_compare(const fy_box *a, const fy_box *b, uint32_t n_dims)
 {
     for (uint32_t d = 0; d < n_dims; d++) {

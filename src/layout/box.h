@@ -16,9 +16,6 @@ typedef struct fy_box {
 
 uint64_t fy_box_volume(const uint64_t *length, uint32_t n_dims);
 
-/* False, and nothing written, when they have no element in common. */
-bool fy_box_intersect(const fy_box *a, const fy_box *b, uint32_t n_dims, fy_box *common_out);
-
 /* Orders by begin, lexicographically. */
 int fy_box_compare(const fy_box *a, const fy_box *b, uint32_t n_dims);
 
