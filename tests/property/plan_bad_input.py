@@ -126,6 +126,7 @@ USAGE = [
     ("--rank below 0", ["plan", "SPEC", "--rank", "-1"]),
     ("--subset without a value", ["plan", "SPEC", "--subset"]),
     ("--save without a value", ["plan", "SPEC", "--save"]),
+    ("--save to no name", ["plan", "SPEC", "--save", ""]),
     ("unknown scheduling rule", ["plan", "SPEC", "--schedule=fate"]),
     ("a rule that is taken for a spec", ["plan", "SPEC", "--schedule", "first-fit"]),
     ("--duplex without a schedule", ["plan", "SPEC", "--duplex", "half"]),
@@ -161,6 +162,7 @@ FAILING = [
      [bad_specs.NAME, "4 bytes", "slot of 3"]),
     ("a trace in no folder", ["--trace", "FOLDER/none/trace"], ["none/trace"]),
     ("a rank outside the world", ["--schedule", "--rank", "12"], ["12 ranks"]),
+    ("a lost rank outside the world", ["--without", "0,12"], ["rank 12", "12 ranks"]),
 ]
 
 # Legal or not, these may not cost much: (name, spec).

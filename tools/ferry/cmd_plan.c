@@ -150,11 +150,19 @@ static int print_json(const plan_request *r, const ferry_plan *plan, const ferry
 
 static int check_request(const plan_request *r, const ferry_plan *plan)
 {
-    char text[128];
-    if (r->has_rank && r->rank >= ferry_plan_world_size(plan)) {
-        snprintf(text, sizeof text, "rank %u is not in the world of %u ranks", r->rank,
-                 ferry_plan_world_size(plan));
+    char     text[128];
+    uint32_t n_ranks = ferry_plan_world_size(plan);
+    if (r->has_rank && r->rank >= n_ranks) {
+        snprintf(text, sizeof text, "rank %u is not in the world of %u ranks", r->rank, n_ranks);
         return fail("plan", text);
+    }
+    /* The library passes over them, as a world may be larger than a plan; here it is a slip. */
+    for (size_t i = 0; i < r->planning.n_lost_ranks; i++) {
+        if (r->lost[i] >= n_ranks) {
+            snprintf(text, sizeof text, "--without: rank %u is not in the world of %u ranks",
+                     r->lost[i], n_ranks);
+            return fail("plan", text);
+        }
     }
     return EXIT_DONE;
 }

@@ -135,7 +135,7 @@ static int run(int argc, char **argv)
         return status;
     }
     if (optind < argc) {
-        return fail_usage("tune", "\"%s\" is no option", argv[optind]);
+        return fail_usage("tune", "takes no arguments, such as \"%s\"", argv[optind]);
     }
     if (r.show != NULL && r.mixed_option != NULL) {
         return fail_usage("tune", "%s does not go with --show", r.mixed_option);

@@ -113,17 +113,21 @@ static int run_command(const command *c, int argc, char **argv)
     return c->run(argc, argv);
 }
 
-int main(int argc, char **argv)
+static const command *find_command(const char *name)
 {
-    if (argc < 2) {
-        print_overview(stderr);
-        return EXIT_USAGE;
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(name, commands[i]->name) == 0) {
+            return commands[i];
+        }
     }
-    if (strcmp(argv[1], "help") == 0 && argc > 2) { /* ferry help plan: ferry plan --help */
-        static char option[] = "--help";
-        argv[1]              = argv[2];
-        argv[2]              = option;
-        argc                 = 3;
+    return NULL;
+}
+
+/* c: the command that the first argument names, or NULL. */
+static int dispatch(const command *c, int argc, char **argv)
+{
+    if (c != NULL) {
+        return run_command(c, argc - 1, argv + 1);
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
@@ -138,16 +142,32 @@ int main(int argc, char **argv)
         print_man_page("", "carries sharded weights between parallel layouts", overview, NULL);
         return EXIT_DONE;
     }
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i]->name) == 0) {
-            int status = run_command(commands[i], argc - 1, argv + 1);
-            /* A full disk or a closed pipe must not pass for success. */
-            if (fflush(stdout) != 0 && status == EXIT_DONE) {
-                return fail_command(commands[i], "the output could not be written");
-            }
-            return status;
-        }
-    }
     fprintf(stderr, "ferry: unknown command \"%s\"; see `ferry --help`\n", argv[1]);
     return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_overview(stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "help") == 0 && argc > 2) { /* ferry help plan: ferry plan --help */
+        static char option[] = "--help";
+        argv[1]              = argv[2];
+        argv[2]              = option;
+        argc                 = 3;
+    }
+    const command *c      = find_command(argv[1]);
+    int            status = dispatch(c, argc, argv);
+    /* A full disk or a closed pipe must not pass for success, whichever write it was. */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == EXIT_DONE) {
+        static const char sentence[] = "the output could not be written";
+        if (c != NULL) {
+            return fail_command(c, sentence);
+        }
+        fprintf(stderr, "ferry: %s\n", sentence);
+        return EXIT_FAILED;
+    }
+    return status;
 }

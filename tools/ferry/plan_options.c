@@ -241,7 +241,7 @@ static int apply_option(int option, plan_request *r)
         return EXIT_DONE;
     case OPT_SAVE:
         r->save = optarg;
-        return EXIT_DONE;
+        return *optarg != '\0' ? EXIT_DONE : fail_usage("plan", "--save takes the name of a file");
     default:
         return apply_schedule_option(option, r);
     }

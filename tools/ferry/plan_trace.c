@@ -5,9 +5,12 @@
 #include "commands.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,10 +20,12 @@ static ferry_status fail_file(const char *path, const char *what, ferry_error *e
     return FERRY_ERR_IO;
 }
 
-static ferry_status write_file(const char *path, fill_file_fn fill, const void *context,
+/* flags: of open, beside those of writing. */
+static ferry_status write_file(const char *path, int flags, fill_file_fn fill, const void *context,
                                ferry_error *error)
 {
-    FILE *file = fopen(path, "wbe");
+    int   descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
+    FILE *file       = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
     if (file == NULL) {
         return fail_file(path, "cannot be created", error);
     }
@@ -46,7 +51,11 @@ ferry_status replace_file(const char *path, fill_file_fn fill, const void *conte
                           ferry_error *error)
 {
     if (!is_replaceable(path)) {
-        return write_file(path, fill, context, error);
+        return write_file(path, 0, fill, context, error);
+    }
+    uint64_t number = 0; /* a name that nobody can have made a link of in a shared folder */
+    if (getrandom(&number, sizeof number, 0) != sizeof number) {
+        return fail_file(path, "cannot be named", error);
     }
     size_t bytes     = strlen(path) + 32;
     char  *temporary = malloc(bytes);
@@ -54,8 +63,8 @@ ferry_status replace_file(const char *path, fill_file_fn fill, const void *conte
         snprintf(error->message, sizeof error->message, "out of memory");
         return FERRY_ERR_NO_MEMORY;
     }
-    snprintf(temporary, bytes, "%s.%ld.tmp", path, (long)getpid());
-    ferry_status status = write_file(temporary, fill, context, error);
+    snprintf(temporary, bytes, "%s.%016" PRIx64 ".tmp", path, number);
+    ferry_status status = write_file(temporary, O_EXCL, fill, context, error);
     if (status == FERRY_OK && rename(temporary, path) != 0) {
         status = fail_file(path, "cannot be replaced", error);
     }
