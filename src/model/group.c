@@ -129,8 +129,11 @@ static int64_t extended_gcd(int64_t a, int64_t b, int64_t *x_out)
 static int64_t common_rank(ascending_run a, ascending_run b)
 {
     int64_t x, low = a.low > b.low ? a.low : b.low, high = a.high < b.high ? a.high : b.high;
+    if (low > high) {
+        return -1;
+    }
     int64_t g = extended_gcd(a.stride, b.stride, &x);
-    if (low > high || (b.low - a.low) % g != 0) {
+    if ((b.low - a.low) % g != 0) {
         return -1;
     }
     int64_t period = b.stride / g;

@@ -215,8 +215,7 @@ static ferry_status open_tap(const fy_receiver *receiver, const fy_inlet *inlet,
     return status;
 }
 
-/* The tap of a cell, opened at its first atom. Atoms of a cell come close together: search
- * backwards. */
+/* The tap of a cell, opened at its first atom. */
 static ferry_status find_tap(const fy_receiver *receiver, fy_inlet *inlet, fy_index *index,
                              uint32_t cell, uint32_t *number_out, ferry_error *error)
 {
