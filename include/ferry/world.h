@@ -146,12 +146,19 @@ FERRY_API ferry_status ferry_world_create_threads(uint32_t                   n_r
 FERRY_API void ferry_world_destroy(ferry_world *world);
 
 /*
- * For a program that ends, whatever still stands on the world: leaves it as destroy does, and waits
- * as long. Ranks that are in a call with this one, a run say, get FERRY_ERR_PEER_LOST with its
- * number. Nothing but ferry_world_state may be called on the world and what stands on it any more;
- * all of it goes with the process. NULL is allowed; of a world of threads nothing is done.
+ * This rank ends and takes part in nothing any more, whatever of its own still stands on the world.
+ *
+ * Without a reason (NULL) it is the end of a program: the rank leaves as destroy does, and waits as
+ * long; ranks that are in a call with it, a run say, get FERRY_ERR_PEER_LOST with its number. With
+ * one it ends by an error, and the others need not wait for it: all that wait, and all later calls,
+ * return FERRY_ERR_PEER_LOST with this rank and the reason (one sentence, cut to fit), and
+ * survivors shrink without it. A world that has already failed stays as it is.
+ *
+ * After that only ferry_world_state and calls that destroy may follow, which wait for nobody where
+ * there was a reason; what is not destroyed goes with the process. From any thread. world may be
+ * NULL. Of a world of threads nothing is done without a reason.
  */
-FERRY_API void ferry_world_leave(ferry_world *world);
+FERRY_API void ferry_world_leave(ferry_world *world, const char *reason);
 
 FERRY_API uint32_t ferry_world_rank(const ferry_world *world);
 FERRY_API uint32_t ferry_world_n_ranks(const ferry_world *world);
@@ -216,14 +223,6 @@ FERRY_API ferry_status ferry_world_receive(ferry_world *world, uint32_t from, ui
 FERRY_API void ferry_world_abort(ferry_world *world, const char *reason);
 
 /*
- * This rank ends, as by an error, and takes part in nothing any more: the others need not wait for
- * it. All that wait, and all later calls, return FERRY_ERR_PEER_LOST, which names this rank, and
- * the reason (one sentence, cut to fit); survivors shrink without it. After it nothing that this
- * rank destroys waits for others. From any thread. A world that has already failed stays as it is.
- */
-FERRY_API void ferry_world_quit(ferry_world *world, const char *reason);
-
-/*
  * FERRY_OK, or why the world has failed: the status, the rank it names (FERRY_ANY_RANK if none) and
  * the sentence. Never waits; from any thread. rank_out may be NULL.
  */
@@ -239,7 +238,8 @@ FERRY_API ferry_status ferry_world_state(ferry_world *world, uint32_t *rank_out,
  *
  * A rank that is left behind may live, stopped in the middle of a copy. From here on it changes
  * nothing in this rank's memory of ferry_memory_alloc and ferry_region_alloc, whenever it wakes:
- * that memory has got other pages, at the same addresses and with what was there.
+ * that memory has got other pages, at the same addresses and with what was there. So no thread of
+ * this rank may write to it while this call is under way.
  */
 FERRY_API ferry_status ferry_world_shrink(ferry_world *world, uint32_t min_ranks,
                                           ferry_world **world_out, ferry_error *error);

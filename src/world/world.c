@@ -132,9 +132,15 @@ void ferry_world_destroy(ferry_world *world)
     }
 }
 
-void ferry_world_leave(ferry_world *world)
+void ferry_world_leave(ferry_world *world, const char *reason)
 {
-    if (world != NULL && world->ops->leave != NULL && !fy_world_is_inherited(world)) {
+    if (world == NULL || fy_world_is_inherited(world)) {
+        return;
+    }
+    if (reason != NULL) {
+        fy_world_fail(world, FERRY_ERR_PEER_LOST, world->rank, "rank %u has left the world: %s",
+                      world->rank, reason);
+    } else if (world->ops->leave != NULL) {
         world->ops->leave(world);
     }
 }
@@ -232,14 +238,6 @@ void ferry_world_abort(ferry_world *world, const char *reason)
 {
     if (world != NULL) {
         fy_world_fail(world, FERRY_ERR_ABORTED, world->rank, "rank %u ended the world: %s",
-                      world->rank, reason == NULL ? "it gave no reason" : reason);
-    }
-}
-
-void ferry_world_quit(ferry_world *world, const char *reason)
-{
-    if (world != NULL) {
-        fy_world_fail(world, FERRY_ERR_PEER_LOST, world->rank, "rank %u has left the world: %s",
                       world->rank, reason == NULL ? "it gave no reason" : reason);
     }
 }

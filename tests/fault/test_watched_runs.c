@@ -84,7 +84,7 @@ static void lapse_once(rank_thread *self, const late_case *one, part *p)
         expect_ok(self, ferry_service_start(p->service, NULL, &request, &self->error));
     }
     if (one->lapse == LEAVES) {
-        ferry_world_quit(self->world, "its program failed");
+        ferry_world_leave(self->world, "its program failed");
     } else if (one->lapse == DROPS) {
         ferry_request_destroy(request);
     } else {

@@ -499,7 +499,7 @@ static void end_service(fp_service *own)
 static void leave_with_program(fp_service *own)
 {
     PyThreadState *thread = PyEval_SaveThread();
-    ferry_world_leave(own->raw);
+    ferry_world_leave(own->raw, NULL);
     PyEval_RestoreThread(thread);
 }
 

@@ -433,7 +433,7 @@ static PyObject *leave_for_good(PyObject *self, PyObject *unused)
     bool      is_there = own->world != NULL && !own->use.is_replaced && fp_is_own(&own->use);
     if (is_there && !own->is_thread) {
         Py_BEGIN_ALLOW_THREADS
-        ferry_world_leave(own->world);
+        ferry_world_leave(own->world, NULL);
         Py_END_ALLOW_THREADS
     }
     Py_RETURN_NONE;
