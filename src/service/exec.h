@@ -208,9 +208,8 @@ typedef struct fy_outcome {
     fy_phase     phase;
     uint32_t     n_children; /* that have voted */
     uint32_t     n_reasons;
-    bool         voted; /* this rank's own vote is counted */
-    bool         sent;  /* and on its way up */
-    int64_t      voted_ns;
+    bool         sent;     /* what this rank and its children say is on its way up */
+    int64_t      voted_ns; /* when this rank's own vote was counted */
     fy_reason    reasons[FY_MOST_REASONS];
     ferry_status status; /* the verdict */
     ferry_error  error;
@@ -374,8 +373,6 @@ ferry_status fy_request_provide(ferry_service *service, ferry_error *error);
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error);
 bool         fy_run_step(ferry_service *service); /* true if anything happened */
 bool         fy_run_is_over(const ferry_service *service);
-/* No letters of its runs are waited for any more. */
-void fy_run_forget(ferry_service *service);
 /* This rank gives the run up; the first reason counts. */
 void fy_run_fail(ferry_service *service, ferry_status status, uint32_t culprit, const char *format,
                  ...) __attribute__((format(printf, 4, 5)));

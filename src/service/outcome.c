@@ -109,7 +109,6 @@ void fy_outcome_begin(ferry_service *service)
         memcpy(own.text, exec->why.message, sizeof own.text);
         add_reason(&exec->outcome, &own);
     }
-    exec->outcome.voted    = true;
     exec->outcome.voted_ns = fy_now_ns();
     exec->outcome.phase    = FY_PHASE_VOTING;
 }
@@ -171,7 +170,7 @@ static bool take(ferry_service *service, uint32_t from, fy_letter_use use, messa
     for (uint32_t i = 0; fits && i < head->n_reasons; i++) {
         fy_reason *reason                     = &letter_out->reasons[i];
         reason->text[sizeof reason->text - 1] = '\0';
-        fits                                  = reason->status != FERRY_OK;
+        fits = reason->status != FERRY_OK && reason->status <= FY_LAST_STATUS;
     }
     if (!fits) {
         fy_world_fail(world, FERRY_ERR_EXCHANGE, *from_out,

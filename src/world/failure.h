@@ -32,6 +32,12 @@ bool fy_failure_set_v(fy_failure *failure, ferry_status status, uint32_t rank, c
 /* What stands in it counts, whatever there was before: where no other thread can be. */
 void fy_failure_settle(fy_failure *failure);
 
+/* Whether a failure says that the rank it names is gone. Of others it only says what that did. */
+static inline bool fy_status_is_loss(ferry_status status)
+{
+    return status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_TIMEOUT;
+}
+
 /* One load: for loops that spin. */
 static inline bool fy_failed(const fy_failure *failure)
 {

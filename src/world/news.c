@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* Failures as messages hold them. */
 
@@ -37,13 +38,13 @@ bool fy_news_read(fy_reader *reader, fy_failure *failure_out)
     uint32_t    rank   = fy_read_u32(reader);
     ferry_error text;
     fy_read_text(reader, text.message, sizeof text.message);
-    return reader->ok && status != FERRY_OK &&
+    return reader->ok && status != FERRY_OK && status <= FY_LAST_STATUS &&
            fy_failure_set(failure_out, (ferry_status)status, rank, "%s", text.message);
 }
 
 void fy_news_adopt(fy_process *process, const fy_failure *failure)
 {
-    if (failure->status == FERRY_ERR_PEER_LOST || failure->status == FERRY_ERR_TIMEOUT) {
+    if (fy_status_is_loss((ferry_status)failure->status)) {
         fy_process_mark_lost(process, failure->rank);
     }
     fy_process_fail(process, (ferry_status)failure->status, failure->rank, "%s", failure->sentence);
@@ -51,8 +52,8 @@ void fy_news_adopt(fy_process *process, const fy_failure *failure)
 
 /* The threads. */
 
-/* How long a world that goes still tells. */
-enum { LAST_NS = 300 * 1000 * 1000 };
+/* How long a world that goes still tells; and what lies between two questions at least. */
+enum { LAST_NS = 300 * 1000 * 1000, ASK_AGAIN_NS = 10 * 1000 * 1000 };
 
 /* Stop functions: nobody wants to know any more, and there was time enough to tell. */
 static bool is_known(void *context)
@@ -136,6 +137,10 @@ static void *ask(void *context)
         pthread_mutex_lock(&process->lock);
         is_done = conclude(process, standing, &failure, asked_ns);
         pthread_mutex_unlock(&process->lock);
+        if (!is_done) { /* also where the question itself failed, for the lack of a descriptor, say
+                         */
+            nanosleep(&(struct timespec){.tv_nsec = ASK_AGAIN_NS}, NULL);
+        }
     }
     return NULL;
 }
@@ -206,9 +211,8 @@ void fy_news_tell(fy_process *process)
 {
     uint32_t     named;
     ferry_status status = fy_failure_get(&process->failure, &named, NULL);
-    bool         is_cut = status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_TIMEOUT;
-    if (is_cut && atomic_load(&process->tabled) && !process->tells && named < process->n_ranks &&
-        is_neighbour(process, named)) {
+    if (fy_status_is_loss(status) && atomic_load(&process->tabled) && !process->tells &&
+        named < process->n_ranks && is_neighbour(process, named)) {
         process->tells = start(&process->teller, tell, process);
     }
 }

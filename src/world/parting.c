@@ -10,8 +10,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A process that was killed may still be on its way out when its peers have gone on already. */
-enum { MOMENT_MS = 20 };
+/* Processes that were killed may still be on their way out when their peers have gone on already:
+ * so long all of them together are waited for. */
+enum { MOMENT_NS = 20 * 1000 * 1000 };
 
 void fy_world_add_parting(ferry_world *world, fy_parting *parting)
 {
@@ -37,7 +38,7 @@ void fy_world_remove_parting(ferry_world *world, fy_parting *parting)
  * Whether no thread of the process will run again. A process that has got the id meanwhile is taken
  * for the rank: then memory is renewed for nothing.
  */
-static bool has_ended(int32_t pid)
+static bool has_ended(int32_t pid, int64_t until_ns)
 {
     if (pid <= 0) {
         return false; /* on another node, or it cannot be told */
@@ -46,8 +47,10 @@ static bool has_ended(int32_t pid)
     if (fd < 0) {
         return errno == ESRCH;
     }
+    int64_t       left  = until_ns - fy_now_ns();
     struct pollfd end   = {.fd = fd, .events = POLLIN};
-    bool          ended = poll(&end, 1, MOMENT_MS) == 1 && (end.revents & POLLIN) != 0;
+    int           limit = left > 0 ? (int)(left / 1000000) + 1 : 0;
+    bool          ended = poll(&end, 1, limit) == 1 && (end.revents & POLLIN) != 0;
     close(fd);
     return ended;
 }
@@ -57,12 +60,13 @@ void fy_world_part(ferry_world *old_world, ferry_world *new_world)
     new_world->n_first = old_world->n_first;
     bool    *may_live  = old_world->may_live;
     uint32_t next      = 0; /* both lists of members ascend */
+    int64_t  until_ns  = fy_now_ns() + MOMENT_NS;
     for (uint32_t rank = 0; rank < old_world->n_ranks; rank++) {
         if (next < new_world->n_ranks && new_world->members[next] == old_world->members[rank]) {
             next++;
             may_live[rank] = false;
         } else {
-            may_live[rank] = !has_ended(old_world->pid_of(old_world, rank));
+            may_live[rank] = !has_ended(old_world->pid_of(old_world, rank), until_ns);
         }
     }
     pthread_mutex_lock(&old_world->parting_lock);

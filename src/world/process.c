@@ -48,8 +48,7 @@ static void spread_failure(ferry_world *world)
 {
     fy_process *process = world->impl;
     uint32_t    rank;
-    if (fy_failure_get(&process->failure, &rank, NULL) != FERRY_ERR_ABORTED &&
-        rank != world->rank) {
+    if (fy_status_is_loss(fy_failure_get(&process->failure, &rank, NULL)) && rank != world->rank) {
         fy_process_mark_lost(process, rank);
     }
     fy_process_wake(process);

@@ -281,6 +281,27 @@ static bool is_left(hope *own, const fy_process *old, bool tabled)
 }
 
 /*
+ * A root that does not come is ruled out. Where it still answers somebody else was lost meanwhile,
+ * and all meet there again: another root would make a second world. In doubt a root may have said
+ * that others have gone on, and died before it said where. One that answers, and for a whole limit
+ * has made no smaller world, does not come.
+ */
+static bool rule_out(fy_process *old, uint32_t root, ferry_status status, fy_standing standing,
+                     int64_t began_ns)
+{
+    bool is_there = standing == FY_UNFINISHED || standing == FY_COMPLETE;
+    bool is_gone  = standing == FY_GONE &&
+                   (fy_status_is_loss(status) || status == FERRY_ERR_IO || old->doubt != NULL);
+    old->passed_over[root] = is_there && status == FERRY_ERR_TIMEOUT && old->doubt == NULL &&
+                             fy_now_ns() - began_ns >= old->join_ns;
+    if (is_gone || old->passed_over[root]) {
+        fy_doubt_mark_lost(old, root);
+        return true;
+    }
+    return false;
+}
+
+/*
  * Goes from root to root until an attempt succeeds, or ends the doubt about an earlier one. That
  * one has failed by then: the next smaller world is made from it.
  */
@@ -316,26 +337,8 @@ static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_
         if (status == FERRY_ERR_STOPPED || fy_doubt_is_interrupted(old)) {
             return fy_interrupt_fail(error);
         }
-        /*
-         * A root that does not come is ruled out. Where it still answers somebody else was lost
-         * meanwhile, and all meet there again: another root would make a second world. In doubt a
-         * root may have said that others have gone on, and died before it said where. One that
-         * answers, and for a whole limit has made no smaller world, does not come.
-         */
-        bool again = status == FERRY_ERR_PEER_LOST || status == FERRY_ERR_TIMEOUT;
-        bool out   = root != old->rank && standing == FY_GONE &&
-                   (again || status == FERRY_ERR_IO || old->doubt != NULL);
-        bool is_absent = root != old->rank && status == FERRY_ERR_TIMEOUT && old->doubt == NULL &&
-                         (standing == FY_UNFINISHED || standing == FY_COMPLETE) &&
-                         fy_now_ns() - began_ns >= old->join_ns;
-        old->passed_over[root] = is_absent;
-        out                    = out || is_absent;
-        if (out) {
-            fy_doubt_mark_lost(old, root);
-        } else if (!again) {
-            break;
-        }
-        if (!is_left(&own, old, tabled) && !out) {
+        bool is_out = root != old->rank && rule_out(old, root, status, standing, began_ns);
+        if ((!is_out && !fy_status_is_loss(status)) || (!is_left(&own, old, tabled) && !is_out)) {
             break;
         }
     }

@@ -158,13 +158,40 @@ static void test_dead(void **state)
     }
 }
 
+/* Who did wrong is named, but not lost: whoever found it out goes on with all. */
+static void run_wrong(rank_process *self)
+{
+    const uint32_t *finder = self->context; /* and whom it names */
+    uint32_t        named;
+    so(self, ferry_world_barrier(self->world, &self->error) == FERRY_OK);
+    if (self->rank == finder[0]) {
+        fy_world_fail(self->world, FERRY_ERR_MISUSE, finder[1], "a rank does what it should not");
+    }
+    so(self, await_failure(self, &named) == FERRY_ERR_MISUSE);
+    so(self, named == finder[1]);
+    shrink_to(self, self->n_ranks);
+}
+
+static void test_wrong(void **state)
+{
+    (void)state;
+    const char *const     nodes[]      = {NULL, "1,3"};
+    static const uint32_t finders[][2] = {{0, 1}, {2, 0}, {3, 1}};
+    for (size_t i = 0; i < COUNT_OF(nodes) * COUNT_OF(finders); i++) {
+        rank_process like = patient_ranks("wrong", 4);
+        processes    all;
+        like.options.nodes = nodes[i / COUNT_OF(finders)];
+        like.context       = finders[i % COUNT_OF(finders)];
+        start_processes(&all, &like, run_wrong);
+        end_processes("wrong", &all, 4, FERRY_ANY_RANK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_living),
-        cmocka_unit_test(test_behind),
-        cmocka_unit_test(test_heard),
-        cmocka_unit_test(test_dead),
+        cmocka_unit_test(test_living), cmocka_unit_test(test_behind), cmocka_unit_test(test_heard),
+        cmocka_unit_test(test_dead),   cmocka_unit_test(test_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
