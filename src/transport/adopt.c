@@ -62,6 +62,8 @@ static void move_region(ferry_region *region, ferry_transport *transport)
         }
     }
     link_region(region, transport);
+    fy_region_move_exposure(region, maker < FY_MOST_ENGINES ? 1u << maker : 0,
+                            maker < FY_MOST_ENGINES ? 1u << maker_of(transport) : 0);
     region->view.id    = transport->next_registered;
     region->view.owner = transport->world->rank;
     region->attached   = 0;

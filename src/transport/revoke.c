@@ -38,11 +38,11 @@ static void expose(ferry_region *region, unsigned engines)
 {
     pthread_mutex_lock(&lock);
     if (region->exposed == 0) {
-        region->exposed      = engines;
         region->next_exposed = exposed_regions;
         exposed_regions      = region;
         atomic_fetch_add(&n_exposed, 1);
     }
+    region->exposed |= engines;
     pthread_mutex_unlock(&lock);
 }
 
@@ -65,6 +65,20 @@ void fy_region_forget_exposed(ferry_region *region)
         unlist(region);
         pthread_mutex_unlock(&lock);
     }
+}
+
+void fy_region_move_exposure(ferry_region *region, unsigned from, unsigned to)
+{
+    if (atomic_load(&n_exposed) == 0) {
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    if ((region->exposed & from) != 0) {
+        region->exposed = to;
+    } else if (region->exposed != 0) {
+        unlist(region);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 void fy_transport_part(void *context, const bool *may_live)

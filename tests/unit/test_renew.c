@@ -114,6 +114,9 @@ static void test_goes_on(void **state)
         assert_non_null(strstr(error.message, "could not be copied"));
         expect_bytes(map, BYTES, 1);
         writes_left = -1;
+        /* Nobody maps what is in two places. */
+        unsigned char key[FY_LOCAL_KEY_BYTES];
+        assert_int_equal(fy_local_memory_key(&p.own, key), n == 0 ? sizeof key : 0);
         must(fy_local_memory_renew(&p.own, &error), &error);
         expect_renewed(&p, map, BYTES);
     }

@@ -158,8 +158,8 @@ void fy_local_memory_cleanup(fy_local_memory *memory)
 size_t fy_local_memory_key(fy_local_memory *memory, void *key)
 {
     struct stat status;
-    if (memory->fd < 0 || fstat(memory->fd, &status) != 0) {
-        return 0;
+    if (memory->fd < 0 || memory->renewed > 0 || fstat(memory->fd, &status) != 0) {
+        return 0; /* half renewed it lies in two files */
     }
     local_key its = {.token     = {memory->token[0], memory->token[1]},
                      .inode     = (uint64_t)status.st_ino,
