@@ -145,6 +145,7 @@ typedef struct fy_tuning fy_tuning; /* tune.h */
 struct ferry_mixed_comm {
     ferry_world             *world;     /* retained */
     fy_work                  work;      /* what others can ask of its calls; has its number */
+    _Atomic bool             has_asked; /* others in this call: their answers may still come */
     ferry_transport         *transport; /* retained; NULL until something needs it */
     ferry_mixed_comm_options options;   /* with defaults filled in; texts are own_ */
     char                    *own_engines, *own_tune_file;

@@ -24,6 +24,22 @@ static ferry_status check_ready(const ferry_mixed_comm *comm, ferry_error *error
 }
 
 /* All ranks come to the same: what they differ in would be seen by the headers. */
+/*
+ * Who has not begun the call is asked where it is: it may be in another one, which this rank will
+ * not make while it waits. What comes when the call is over is forgotten.
+ */
+static uint64_t answer_tag(const ferry_mixed_comm *comm, uint32_t call)
+{
+    return fy_letter_tag(FY_LETTER_ANSWER, FY_THING_MIXED, comm->work.number, call);
+}
+
+static void forget_answers(ferry_mixed_comm *comm)
+{
+    if (atomic_exchange(&comm->has_asked, false)) {
+        comm->world->ops->forget(comm->world, answer_tag(comm, 0), answer_tag(comm, UINT32_MAX));
+    }
+}
+
 static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_t block_lines,
                      const ferry_mixed_tensor *in, const ferry_mixed_tensor *out)
 {
@@ -50,6 +66,7 @@ static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_
         }
     }
     comm->n_calls++;
+    forget_answers(comm);
     fy_work_begin(comm->world, &comm->work, call->number);
     comm->told      = false;
     comm->n_waiting = 0;
@@ -173,22 +190,13 @@ static void say_waits(driver *d, bool waits)
     pthread_mutex_unlock(&comm->network);
 }
 
-/*
- * Who has not begun the call is asked where it is: it may be in another one, which this rank will
- * not make while it waits.
- */
-static uint64_t answer_tag(const ferry_mixed_comm *comm)
+static void ask(ferry_mixed_comm *comm, uint32_t rank)
 {
-    return fy_letter_tag(FY_LETTER_ANSWER, FY_THING_MIXED, comm->work.number,
-                         (uint32_t)comm->call.number);
-}
-
-static void ask(const ferry_mixed_comm *comm, uint32_t rank)
-{
+    atomic_store(&comm->has_asked, true);
     fy_question question = {.kind   = FY_THING_MIXED,
                             .number = comm->work.number,
                             .run    = comm->call.number,
-                            .tag    = answer_tag(comm)};
+                            .tag    = answer_tag(comm, (uint32_t)comm->call.number)};
     comm->world->ops->ask(comm->world, rank, &question);
 }
 
@@ -219,8 +227,9 @@ static void read_answers(const driver *d)
     unsigned char bytes[FY_ANSWER_BYTES];
     size_t        n_bytes;
     uint32_t      from;
-    while (world->ops->take(world, FERRY_ANY_RANK, answer_tag(d->comm), bytes, sizeof bytes,
-                            &n_bytes, &from)) {
+    while (world->ops->take(world, FERRY_ANY_RANK,
+                            answer_tag(d->comm, (uint32_t)d->comm->call.number), bytes,
+                            sizeof bytes, &n_bytes, &from)) {
         fy_answer answer;
         if (fy_answer_read(bytes, n_bytes, &answer) && !answer.begun) {
             judge_absent(d, from, &answer);

@@ -221,10 +221,7 @@ void fy_service_work_add(ferry_service *service, uint32_t number)
 
 void fy_service_work_remove(ferry_service *service)
 {
-    if (service->work.number != 0) {
-        fy_run_forget(service);
-        fy_work_remove(service->world, &service->work);
-    }
+    fy_work_remove(service->world, &service->work);
 }
 
 static ferry_status outcome_of(const fy_run_request *request, ferry_error *error)

@@ -80,11 +80,6 @@ static void forget_letters(ferry_service *service, uint32_t last)
     }
 }
 
-void fy_run_forget(ferry_service *service)
-{
-    forget_letters(service, UINT32_MAX);
-}
-
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
 {
     fy_exec     *exec   = service->exec;

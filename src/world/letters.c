@@ -47,9 +47,9 @@ bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
         from >= process->n_ranks || reader->left > FERRY_MESSAGE_BYTES) {
         return false;
     }
-    if (to == process->rank) {
+    if (to == process->rank && !fy_letter_is_late(process->world->here, tag)) {
         keep(process, from, tag, bytes, reader->left);
-    } else {
+    } else if (to != process->rank) {
         fy_control_post(process, fy_control_route(process, to), FY_WIRE_SEND, head, HEAD_BYTES,
                         bytes, reader->left);
     }

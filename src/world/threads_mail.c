@@ -58,6 +58,9 @@ ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint64_t tag, cons
                       world->rank);
         return fy_failure_get(world->failure, NULL, error);
     }
+    if (fy_letter_is_late(&receiver->here, tag)) {
+        return FERRY_OK;
+    }
     fy_letter *letter = fy_alloc(1, sizeof *letter + n_bytes);
     if (letter == NULL) {
         return fy_fail_no_memory(error, "a message");

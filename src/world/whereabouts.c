@@ -1,7 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "world/whereabouts.h"
 
-#include "base/alloc.h"
 #include "base/hash.h"
 #include "world/wire.h"
 #include "world/world.h"
@@ -68,7 +67,6 @@ void fy_whereabouts_init(fy_whereabouts *here)
 
 void fy_whereabouts_cleanup(fy_whereabouts *here)
 {
-    fy_free(here->ended);
     pthread_mutex_destroy(&here->lock);
     pthread_mutex_destroy(&here->stepping);
 }
@@ -169,13 +167,18 @@ void fy_work_add(ferry_world *world, fy_work *work, uint32_t number)
     pthread_mutex_unlock(&here->stepping);
 }
 
-/* Without memory for what is left of it, it counts as one that never began a run. */
 static void remember(fy_whereabouts *here, const fy_work *work)
 {
-    if (fy_reserve((void **)&here->ended, &here->ended_capacity, here->n_ended + 1,
-                   sizeof *here->ended)) {
-        here->ended[here->n_ended++] =
-            (fy_ended){.kind = (uint32_t)work->kind, .number = work->number, .begun = work->begun};
+    here->ended[here->n_ended++ % FY_MOST_ENDED] =
+        (fy_ended){.kind = (uint32_t)work->kind, .number = work->number, .begun = work->begun};
+}
+
+/* Letters of a thing; of one that has ended no more come: see fy_letter_is_late. */
+static void forget_letters(ferry_world *world, const fy_work *work)
+{
+    for (uint32_t use = FY_LETTER_VOTE; use < FY_N_LETTER_USES; use++) {
+        world->ops->forget(world, fy_letter_tag(use, work->kind, work->number, 0),
+                           fy_letter_tag(use, work->kind, work->number, UINT32_MAX));
     }
 }
 
@@ -196,6 +199,7 @@ void fy_work_remove(ferry_world *world, fy_work *work)
     }
     pthread_mutex_unlock(&here->lock);
     pthread_mutex_unlock(&here->stepping);
+    forget_letters(world, work);
     work->number = 0;
 }
 
@@ -298,7 +302,8 @@ static const fy_work *find_work(const fy_whereabouts *here, uint32_t kind, uint3
 static bool find_ended(const fy_whereabouts *here, uint32_t kind, uint32_t number,
                        uint64_t *begun_out)
 {
-    for (size_t i = here->n_ended; i-- > 0;) {
+    uint64_t n = here->n_ended < FY_MOST_ENDED ? here->n_ended : FY_MOST_ENDED;
+    for (uint64_t i = 0; i < n; i++) {
         if (here->ended[i].kind == kind && here->ended[i].number == number) {
             *begun_out = here->ended[i].begun;
             return true;
@@ -432,4 +437,17 @@ bool fy_answer_blocks(fy_whereabouts *here, const fy_answer *answer)
     }
     pthread_mutex_unlock(&here->lock);
     return !begun;
+}
+
+bool fy_letter_is_late(fy_whereabouts *here, uint64_t tag)
+{
+    uint32_t kind, number;
+    uint64_t begun;
+    if (!fy_letter_thing(tag, &kind, &number)) {
+        return false;
+    }
+    pthread_mutex_lock(&here->lock);
+    bool is_late = find_work(here, kind, number) == NULL && find_ended(here, kind, number, &begun);
+    pthread_mutex_unlock(&here->lock);
+    return is_late;
 }

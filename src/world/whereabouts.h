@@ -104,6 +104,12 @@ typedef struct fy_ended {
     uint64_t begun;
 } fy_ended;
 
+/*
+ * So many of them are remembered, the last ones. All ranks make things together, and those with
+ * runs end together too, so nobody asks about one that has ended long ago.
+ */
+enum { FY_MOST_ENDED = 64 };
+
 enum { FY_MOST_NESTED = 8 };
 
 typedef struct fy_whereabouts {
@@ -115,8 +121,8 @@ typedef struct fy_whereabouts {
     bool            meets; /* blocked in the last of them */
     uint32_t        next[FY_N_THING_KINDS];
     fy_work        *works;
-    fy_ended       *ended;
-    size_t          n_ended, ended_capacity;
+    fy_ended        ended[FY_MOST_ENDED];
+    uint64_t        n_ended;  /* ever */
     pthread_mutex_t stepping; /* of the works' list against steps; held by who moves runs on */
     _Atomic uint32_t n_started;
 } fy_whereabouts;
@@ -159,5 +165,8 @@ bool fy_answer_read(const unsigned char *bytes, size_t n_bytes, fy_answer *answe
  * what this rank has not begun.
  */
 bool fy_answer_blocks(fy_whereabouts *here, const fy_answer *answer);
+
+/* Whether a letter is of a thing that has ended here: nobody takes it any more. */
+bool fy_letter_is_late(fy_whereabouts *here, uint64_t tag);
 
 #endif

@@ -179,7 +179,7 @@ void     fy_meeting_end(ferry_world *world);
 uint32_t fy_thing_propose(ferry_world *world, fy_thing_kind kind);
 void     fy_thing_settle(ferry_world *world, fy_thing_kind kind, uint32_t number);
 
-/* A thing with runs, from when it has a number until it ends. */
+/* A thing with runs, from when it has a number until it ends; its letters end with it. */
 void fy_work_add(ferry_world *world, fy_work *work, uint32_t number);
 void fy_work_remove(ferry_world *world, fy_work *work);
 /* This rank begins a run; it is over here, and all that it owed is on its way. */
@@ -202,7 +202,8 @@ typedef enum fy_letter_use {
     FY_LETTER_VERDICT,
     FY_LETTER_HALT,
     FY_LETTER_ANSWER,
-    FY_LETTER_PAIR
+    FY_LETTER_PAIR,
+    FY_N_LETTER_USES
 } fy_letter_use;
 
 static inline uint64_t fy_letter_tag(fy_letter_use use, fy_thing_kind kind, uint32_t number,
@@ -210,6 +211,14 @@ static inline uint64_t fy_letter_tag(fy_letter_use use, fy_thing_kind kind, uint
 {
     return UINT64_C(1) << 63 | (uint64_t)use << 58 | (uint64_t)kind << 54 |
            (uint64_t)(number & 0x3fffff) << 32 | run;
+}
+
+/* The thing that a letter is of; false where it is a caller's. */
+static inline bool fy_letter_thing(uint64_t tag, uint32_t *kind_out, uint32_t *number_out)
+{
+    *kind_out   = (uint32_t)(tag >> 54) & 0xf;
+    *number_out = (uint32_t)(tag >> 32) & 0x3fffff;
+    return tag >> 63 != 0;
 }
 
 static inline bool fy_world_same_node(const ferry_world *world, uint32_t rank)

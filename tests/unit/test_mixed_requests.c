@@ -2,6 +2,10 @@
 /* Requests of a mixed-collective handle: how they are tested, cancelled, and outlive it. */
 #include "mixed_handle.h"
 
+#include "world/threads.h"
+
+#include <sched.h>
+
 static void requests(rank_thread *self)
 {
     ferry_mixed_comm *comm    = NULL;
@@ -116,12 +120,58 @@ static void test_destroy_under_way(void **state)
     run_shape(&one_node, destroyed_under_way);
 }
 
+/* Letters that nobody has taken yet, by the room that they take; and how many ever came. */
+static uint64_t letters_of(ferry_world *world, uint64_t *posted_out)
+{
+    fy_mailbox *mail = &fy_threads_of(world)->ranks[world->rank].mail;
+    pthread_mutex_lock(&mail->lock);
+    uint64_t bytes = mail->queued_bytes;
+    pthread_mutex_unlock(&mail->lock);
+    *posted_out = atomic_load(&mail->posted);
+    return bytes;
+}
+
+/* Rank 3 comes when rank 0 has asked for it: what it has answered is of no use after the call. */
+static void late_rank(rank_thread *self)
+{
+    static ferry_world *asking;
+    ferry_mixed_comm   *comm = NULL;
+    tensors             t;
+    uint64_t            posted, now, before;
+    expect_ok(self, open_handle(self, &comm));
+    asking = self->rank == 0 ? self->world : asking;
+    for (int call = 0; call < 4; call++) {
+        expect_ok(self, ferry_world_barrier(self->world, &self->error));
+        letters_of(asking, &posted);
+        letters_of(self->world, &before);
+        expect_ok(self, ferry_world_barrier(self->world, &self->error));
+        for (now = posted; self->rank == 3 && now == posted;) {
+            sched_yield();
+            letters_of(asking, &now);
+        }
+        fill(&t, self->rank);
+        expect_ok(self, run_gather(comm, &t, FERRY_MIXED_FUSED_WAITS_UNICAST, &self->error));
+        expect(self, is_gathered(&t));
+        uint64_t bytes = letters_of(self->world, &now); /* of this call at most */
+        expect(self, bytes <= (now - before) * (sizeof(fy_letter) + FY_ANSWER_BYTES));
+    }
+    ferry_mixed_comm_destroy(comm);
+    expect(self, letters_of(self->world, &posted) == 0);
+}
+
+static void test_late_answers(void **state)
+{
+    (void)state;
+    run_shape(&one_node, late_rank);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_requests),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_destroy_under_way),
+        cmocka_unit_test(test_late_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
