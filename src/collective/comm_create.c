@@ -195,20 +195,15 @@ static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, ferry_err
 /* The fewest lanes that any rank has cores for, where the caller left it open; and its number. */
 static ferry_status agree_on_lanes(ferry_mixed_comm *comm, ferry_error *error)
 {
-    const void *all     = NULL;
-    uint32_t    mine[2] = {comm->options.grid_size, fy_thing_propose(comm->world, FY_THING_MIXED)};
-    mine[0]             = mine[0] != 0 ? mine[0] : default_grid(comm->world, &comm->topology);
-    ferry_status status = ferry_world_all_gather(comm->world, mine, sizeof mine, &all, error);
-    for (uint32_t rank = 0; status == FERRY_OK && rank < comm->world->n_ranks; rank++) {
-        uint32_t its[2];
-        memcpy(its, (const char *)all + rank * sizeof its, sizeof its);
-        mine[0] = its[0] < mine[0] ? its[0] : mine[0];
-        mine[1] = its[1] > mine[1] ? its[1] : mine[1];
-    }
-    comm->n_lanes = mine[0];
+    enum { LANES, NUMBER, N };
+    uint32_t     own    = comm->options.grid_size;
+    fy_merged    all[N] = {{own != 0 ? own : default_grid(comm->world, &comm->topology), FY_LEAST},
+                           {fy_thing_propose(comm->world, FY_THING_MIXED), FY_MOST}};
+    ferry_status status = fy_merge_numbers(comm->world, all, N, error);
+    comm->n_lanes       = (uint32_t)all[LANES].value;
     if (status == FERRY_OK) {
         comm->work.kind = FY_THING_MIXED;
-        fy_work_add(comm->world, &comm->work, mine[1]);
+        fy_work_add(comm->world, &comm->work, (uint32_t)all[NUMBER].value);
     }
     return status;
 }

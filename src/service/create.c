@@ -115,17 +115,11 @@ static ferry_status agree_on_transport(ferry_service *service, ferry_error *erro
 /* The same on all ranks, and no other service's: its letters carry it. */
 static ferry_status agree_on_number(ferry_service *service, ferry_error *error)
 {
-    const void  *all    = NULL;
-    uint32_t     own    = fy_thing_propose(service->world, FY_THING_SERVICE);
-    uint32_t     number = 0;
-    ferry_status status = ferry_world_all_gather(service->world, &own, sizeof own, &all, error);
-    for (uint32_t rank = 0; status == FERRY_OK && rank < service->world->n_ranks; rank++) {
-        uint32_t its;
-        memcpy(&its, (const char *)all + rank * sizeof its, sizeof its);
-        number = its > number ? its : number;
-    }
+    fy_merged    number = {.value = fy_thing_propose(service->world, FY_THING_SERVICE),
+                           .how   = FY_MOST};
+    ferry_status status = fy_merge_numbers(service->world, &number, 1, error);
     if (status == FERRY_OK) {
-        fy_service_work_add(service, number);
+        fy_service_work_add(service, (uint32_t)number.value);
     }
     return status;
 }

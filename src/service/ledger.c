@@ -8,6 +8,7 @@
 #include "service/ledger.h"
 
 #include "base/alloc.h"
+#include "base/hash.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -38,6 +39,7 @@ struct ferry_ledger {
     bool             begun;   /* else nothing of it is anywhere */
     entry           *entries;
     size_t           n_entries;
+    fy_index         index; /* of the entries, by hash_of */
     char            *names;
 };
 
@@ -57,6 +59,7 @@ void ferry_ledger_destroy(ferry_ledger *ledger)
         fy_free(ledger->entries[i].gaps);
     }
     fy_free(ledger->entries);
+    fy_index_cleanup(&ledger->index);
     fy_free(ledger->names);
     fy_free(ledger);
 }
@@ -182,6 +185,24 @@ static bool is_begun(const ferry_service *service)
     return exec != NULL && (exec->version != 0 || exec->wants_of != NULL);
 }
 
+/* A name says which tensor it is; without one its buffer does. */
+static uint64_t hash_of(const char *name, uintptr_t front)
+{
+    return *name != '\0' ? fy_hash64(name, strlen(name)) : fy_hash_mix(front, 0);
+}
+
+static bool list_entries(ferry_ledger *ledger)
+{
+    for (size_t i = 0; i < ledger->n_entries; i++) {
+        const entry *its = &ledger->entries[i];
+        if (!fy_index_insert(&ledger->index, hash_of(ledger->names + its->name, its->front),
+                             (uint32_t)i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static ferry_status make_ledger(const ferry_service *service, ferry_ledger **ledger_out,
                                 ferry_error *error)
 {
@@ -213,6 +234,10 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
                                           .state   = target->state,
                                           .version = target->version,
                                           .bytes   = target->bytes};
+    }
+    if (!list_entries(ledger)) {
+        ferry_ledger_destroy(ledger);
+        return fy_fail_no_memory(error, "a ledger");
     }
     *ledger_out = ledger;
     return FERRY_OK;
@@ -324,14 +349,13 @@ ferry_status ferry_service_resume(ferry_service *service, const ferry_ledger *le
 static const entry *find_entry(const ferry_ledger *ledger, const fy_registry *registry,
                                const fy_target *target)
 {
-    const char    *name = registry->names == NULL ? "" : registry->names + target->name;
-    const fy_held *held = &registry->held[target->held];
-    for (size_t i = 0; i < ledger->n_entries; i++) {
-        const entry *its  = &ledger->entries[i];
+    const char     *name  = registry->names == NULL ? "" : registry->names + target->name;
+    uintptr_t       front = (uintptr_t)registry->held[target->held].front.base;
+    fy_index_cursor c     = fy_index_first(&ledger->index, hash_of(name, front));
+    for (; c.value != FY_INDEX_NONE; fy_index_next(&ledger->index, &c)) {
+        const entry *its  = &ledger->entries[c.value];
         const char  *text = ledger->names + its->name;
-        bool         fits = *name != '\0' ? strcmp(text, name) == 0
-                                          : *text == '\0' && its->front == (uintptr_t)held->front.base;
-        if (fits) {
+        if (strcmp(text, name) == 0 && (*name != '\0' || its->front == front)) {
             return its;
         }
     }

@@ -95,6 +95,10 @@ static ferry_status take_letter(ferry_service *service, const fy_channel *channe
     if (n_bytes > way->bytes - way->done) {
         return fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u sent more than it said", channel->peer);
     }
+    if (n_bytes == 0 && way->done < way->bytes) {
+        return fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u sent none of what it said",
+                       channel->peer);
+    }
     if (!fy_reserve((void **)&in->bytes, &in->capacity, way->done + n_bytes + 1, 1)) {
         in->failed = true; /* goes on taking part */
     } else if (n_bytes > 0) {

@@ -287,12 +287,6 @@ ferry_status fy_prepare_again(ferry_service *service, ferry_status before, ferry
     return FERRY_OK;
 }
 
-/* What a rank knows of versions. */
-typedef struct numbers {
-    uint64_t resumes; /* the version of its ledger; 0: none */
-    uint64_t whole;
-} numbers;
-
 /*
  * A rank that never began the run that failed elsewhere has an older ledger, or none: nothing of
  * the version that is resumed is there. And no rank's version goes back because another knew of
@@ -301,26 +295,19 @@ typedef struct numbers {
 static ferry_status agree_on_ledgers(ferry_service *service, ferry_error *error)
 {
     const ferry_ledger *ledger = service->ledger;
-    numbers             own    = {.resumes = ledger == NULL ? 0 : fy_ledger_version(ledger),
-                                  .whole   = service->version};
-    numbers             most   = own;
-    const void         *all    = NULL;
-    ferry_status status = ferry_world_all_gather(service->world, &own, sizeof own, &all, error);
-    for (uint32_t rank = 0; status == FERRY_OK && rank < service->world->n_ranks; rank++) {
-        numbers its;
-        memcpy(&its, (const char *)all + rank * sizeof its, sizeof its);
-        most.resumes = its.resumes > most.resumes ? its.resumes : most.resumes;
-        most.whole   = its.whole > most.whole ? its.whole : most.whole;
-    }
-    if (status == FERRY_OK && own.resumes < most.resumes) {
+    uint64_t            own    = ledger == NULL ? 0 : fy_ledger_version(ledger); /* 0: none */
+    enum { RESUMES, WHOLE, N };
+    fy_merged    most[N] = {{own, FY_MOST}, {service->version, FY_MOST}};
+    ferry_status status  = fy_merge_numbers(service->world, most, N, error);
+    if (status == FERRY_OK && own < most[RESUMES].value) {
         ferry_ledger_destroy(service->ledger);
         service->ledger = NULL;
-        if (service->n_begun < most.resumes) {
-            service->n_begun = most.resumes - 1;
+        if (service->n_begun < most[RESUMES].value) {
+            service->n_begun = most[RESUMES].value - 1;
         }
     }
-    if (status == FERRY_OK && most.resumes > 0) {
-        service->version = most.whole;
+    if (status == FERRY_OK && most[RESUMES].value > 0) {
+        service->version = most[WHOLE].value;
     }
     return status;
 }

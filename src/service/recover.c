@@ -9,8 +9,6 @@
 #include "base/options.h"
 #include "transport/agree.h"
 
-#include <string.h>
-
 typedef struct recovery {
     const ferry_recovery_options *options;
     const ferry_tensors          *sources, *destinations;
@@ -21,33 +19,18 @@ typedef struct recovery {
  * The numbers
  */
 
-/* What all ranks have in common: the newest version that any of them has begun. */
-static ferry_status newest_of(const ferry_service *service, ferry_world *world,
-                              uint64_t *newest_out, ferry_error *error)
-{
-    uint64_t     own    = fy_ledger_newest(service);
-    const void  *all    = NULL;
-    ferry_status status = ferry_world_all_gather(world, &own, sizeof own, &all, error);
-    *newest_out         = own;
-    for (uint32_t rank = 0; status == FERRY_OK && rank < ferry_world_n_ranks(world); rank++) {
-        uint64_t its;
-        memcpy(&its, (const char *)all + rank * sizeof its, sizeof its);
-        *newest_out = its > *newest_out ? its : *newest_out;
-    }
-    return status;
-}
-
-/* A version that all have is followed by the next one; else what was begun is made. */
+/* The newest version that any rank has begun is made; the one after it where all have that whole.
+ */
 static ferry_status find_numbers(ferry_service *service, ferry_world *world, recovery *all,
                                  ferry_error *error)
 {
-    uint64_t     newest = 0;
     ferry_status status = ferry_service_recover(service, world, &all->found.whole, error);
+    fy_merged    newest = {.value = fy_ledger_newest(service), .how = FY_MOST};
     if (status == FERRY_OK) {
-        status = newest_of(service, world, &newest, error);
+        status = fy_merge_numbers(world, &newest, 1, error);
     }
-    bool none       = newest == 0 || newest == service->options.first_version - 1;
-    all->found.next = none || all->found.whole == newest ? newest + 1 : newest;
+    bool none       = newest.value == 0 || newest.value == service->options.first_version - 1;
+    all->found.next = newest.value + (none || all->found.whole == newest.value);
     return status;
 }
 
@@ -106,7 +89,6 @@ static ferry_status create_like(const ferry_service *failed, ferry_world *world,
 {
     ferry_service_options options = failed->options;
     options.transport             = NULL;
-    options.first_version         = 0; /* what the ranks have agreed on counts */
     ferry_status status           = ferry_service_create(world, &options, fresh_out, error);
     if (status == FERRY_OK) {
         ferry_service_set_progress(*fresh_out, failed->progress, failed->progress_context);

@@ -4,8 +4,6 @@
 
 #include "transport/agree.h"
 
-#include <string.h>
-
 static bool swaps(const ferry_service *service)
 {
     return service->options.commit == FERRY_COMMIT_SWAP;
@@ -200,14 +198,9 @@ static bool still_has(const ferry_service *service, uint64_t version)
 static ferry_status least_of(ferry_world *world, uint64_t own, uint64_t *least_out,
                              ferry_error *error)
 {
-    const void  *all    = NULL;
-    ferry_status status = ferry_world_all_gather(world, &own, sizeof own, &all, error);
-    *least_out          = own;
-    for (uint32_t rank = 0; status == FERRY_OK && rank < ferry_world_n_ranks(world); rank++) {
-        uint64_t its;
-        memcpy(&its, (const char *)all + rank * sizeof its, sizeof its);
-        *least_out = its < *least_out ? its : *least_out;
-    }
+    fy_merged    least  = {.value = own, .how = FY_LEAST};
+    ferry_status status = fy_merge_numbers(world, &least, 1, error);
+    *least_out          = least.value;
     return status;
 }
 

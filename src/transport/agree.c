@@ -55,7 +55,7 @@ static vote_head read_head(const unsigned char *message, size_t length)
     vote_head head = no_memory;
     if (length >= sizeof head) {
         memcpy(&head, message, sizeof head);
-        if (head.n_bytes > length - sizeof head) {
+        if (head.n_bytes > length - sizeof head || head.status > FY_LAST_STATUS) {
             head = no_memory;
         }
     }
@@ -115,4 +115,23 @@ ferry_status fy_agree(ferry_world *world, ferry_status status, ferry_error *erro
     fy_votes     votes;
     ferry_status gathered = fy_votes_gather(world, &vote, &votes, error);
     return gathered != FERRY_OK ? gathered : fy_votes_status(&votes, error);
+}
+
+ferry_status fy_merge_numbers(ferry_world *world, fy_merged *numbers, size_t n, ferry_error *error)
+{
+    uint64_t    own[FY_MOST_MERGED];
+    const void *all = NULL;
+    for (size_t i = 0; i < n; i++) {
+        own[i] = numbers[i].value;
+    }
+    ferry_status status = ferry_world_all_gather(world, own, n * sizeof own[0], &all, error);
+    for (size_t at = 0; status == FERRY_OK && at < n * ferry_world_n_ranks(world); at++) {
+        fy_merged *number = &numbers[at % n];
+        uint64_t   its;
+        memcpy(&its, (const char *)all + at * sizeof its, sizeof its);
+        if (number->how == FY_LEAST ? its < number->value : its > number->value) {
+            number->value = its;
+        }
+    }
+    return status;
 }

@@ -39,6 +39,18 @@ ferry_status fy_votes_status(const fy_votes *votes, ferry_error *error);
 const void *fy_votes_next(const fy_votes *votes, uint32_t rank, size_t *at_inout,
                           size_t *n_bytes_out);
 
+/* Numbers of which all ranks take the least, or the largest. */
+typedef enum fy_merge { FY_LEAST, FY_MOST } fy_merge;
+typedef struct fy_merged {
+    uint64_t value; /* this rank's, then everybody's */
+    fy_merge how;
+} fy_merged;
+
+enum { FY_MOST_MERGED = 8 };
+
+/* Collective; the same list on all ranks. An error is the world's. */
+ferry_status fy_merge_numbers(ferry_world *world, fy_merged *numbers, size_t n, ferry_error *error);
+
 /* All of it where there are no bytes: status and *error are this rank's, then everybody's. */
 ferry_status fy_agree(ferry_world *world, ferry_status status, ferry_error *error);
 

@@ -691,8 +691,7 @@ typedef struct lineage {
     uint64_t       next, version; /* the service's, which never goes back */
 } lineage;
 
-/* One call, and the next run is right. */
-static void go_on_at_once(rank_context *me, lineage *l, uint64_t failed, const char *what)
+static ferry_recovery recover_at_once(rank_context *me, lineage *l)
 {
     ferry_recovery_options options    = FERRY_RECOVERY_OPTIONS_INIT;
     ferry_recovery         recovery   = FERRY_RECOVERY_INIT;
@@ -701,7 +700,26 @@ static void go_on_at_once(rank_context *me, lineage *l, uint64_t failed, const c
     options.context                   = context;
     must(me, ferry_service_recover_onto(&l->service, &me->world, &options, l->sources, l->targets,
                                         &recovery, &me->error));
-    failed = most_of(me, me->world, failed);
+    return recovery;
+}
+
+/* Nothing has been run: however often the world ends, the first version is the next one. */
+static void end_before_the_first(rank_context *me, lineage *l)
+{
+    for (int n = 0; n < 3; n++) {
+        (void)ferry_world_barrier(me->world, &me->error);
+        ferry_world_abort(me->world, "before any run");
+        ferry_recovery recovery = recover_at_once(me, l);
+        expect(me, recovery.next == l->next, "end %d before the first run: %llu is next", n,
+               (unsigned long long)recovery.next);
+    }
+}
+
+/* One call, and the next run is right. */
+static void go_on_at_once(rank_context *me, lineage *l, uint64_t failed, const char *what)
+{
+    ferry_recovery recovery = recover_at_once(me, l);
+    failed                  = most_of(me, me->world, failed);
     expect(me, recovery.next == failed || (recovery.next == failed + 1), "%s: %llu after %llu",
            what, (unsigned long long)recovery.next, (unsigned long long)failed);
     expect(me, most_of(me, me->world, recovery.next) == recovery.next, "%s: version %llu here",
@@ -746,6 +764,7 @@ void case_recover_onto(rank_context *me)
         l.targets                   = matrix_targets(me, l.m, 0, swap != 0);
         l.version                   = 0;
         matrix_schedule(me, l.m, l.service, swap != 0);
+        end_before_the_first(me, &l);
         for (uint32_t n_whole = 0; n_whole < 4; n_whole++) {
             uint64_t failed = run_and_end(me, l.m, me->world, l.service, l.next, n_whole, 3);
             l.version       = ferry_service_version(l.service);
