@@ -2,7 +2,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Planning time against Megatron-Core's own planner, both in one run, interleaved.
 
-    python3 bench/plan_vs_megatron.py --bench build/release/bench/bench_plan [--ranks 256] [--rounds 3]
+    python3 bench/plan_vs_megatron.py --bench build/release/bench/bench_plan [--ranks 256] [--rounds 5]
 
 Makes a virtual environment (--venv, default beside the build) with the packages that
 bench/megatron/requirements.txt names. Megatron's build_centralized_reshard_plan runs on rank 0 with
@@ -56,7 +56,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bench", required=True)
     parser.add_argument("--ranks", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--venv", type=pathlib.Path, default=HERE.parent / "build" / "megatron-venv")
     parser.add_argument("--json")
     honest.add_arguments(parser)

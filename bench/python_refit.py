@@ -3,7 +3,7 @@
 """Refits from Python: ferry.Refit beside Megatron-Core's GlooCopyService and beside the C program.
 
     PYTHONPATH=... python3 bench/python_refit.py --build build/release [--ranks 2,4] [--mib 1024]
-            [--rounds 3] [--runs 7] [--gloo-runs 1] [--no-gloo] [--json FILE]
+            [--rounds 5] [--runs 7] [--gloo-runs 3] [--no-gloo] [--json FILE]
 
 A bf16 matrix goes from row shards to column shards on the same ranks. A round starts the C program
 (bench_refit, case matrix:N:N) and the ranks of Python, in changing order. Each rank of Python moves
@@ -273,9 +273,9 @@ def read_arguments():
                         default=HERE.parent / "build" / "release")
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--gloo-runs", type=int, default=1)
+    parser.add_argument("--gloo-runs", type=int, default=3)
     parser.add_argument("--no-gloo", dest="gloo", action="store_false")
     parser.add_argument("--json")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

@@ -2,13 +2,16 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Figures are kept with what they were measured on, and those of a busy machine are marked."""
 
+import json
 import pathlib
+import re
 import subprocess
 import sys
 import unittest
 from unittest import mock
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
 import honest  # noqa: E402
 
 
@@ -88,6 +91,36 @@ class Record(unittest.TestCase):
         self.assertGreater(after[1], before[1])
         self.assertGreaterEqual(after[1] - before[1], after[0] - before[0])
         self.assertGreater(honest.own_ticks(), own)
+
+
+class Kept(unittest.TestCase):
+    def test_every_script_that_writes_figures_says_what_they_are_of(self):
+        writers = [path for path in (ROOT / "bench").glob("*.py")
+                   if '"--json"' in path.read_text() and path.name != "honest.py"]
+        self.assertGreaterEqual(len(writers), 10)
+        for path in writers:
+            for call in ("honest.begin(", "honest.end(", "honest.add_arguments("):
+                self.assertIn(call, path.read_text(), path.name)
+
+    def test_every_figure_of_the_readme_says_how_it_was_taken(self):
+        text = (ROOT / "README.md").read_text()
+        figures = text[text.index("## Figures"):text.index("## Read on")]
+        rows = [[cell.strip() for cell in line.strip("|").split("|")]
+                for line in figures.splitlines() if line.startswith("| ")]
+        rows = [row for row in rows if row[0] != "what"]
+        self.assertGreaterEqual(len(rows), 20)
+        for row in rows:
+            self.assertEqual(len(row), 5, row)
+            self.assertTrue(row[1] and row[3] and row[4], row)
+
+    def test_what_is_quoted_is_kept(self):
+        text = (ROOT / "README.md").read_text()
+        for name in sorted(set(re.findall(r"`([\w-]+\.json)`", text[text.index("## Figures"):]))):
+            record = json.loads((ROOT / "bench" / "results" / name).read_text())
+            for key in ("commit", "date", "cpu", "rounds", "command", "busy_during"):
+                self.assertIn(key, record, name)
+            self.assertTrue(record["quiet"], name)
+            self.assertGreaterEqual(record["rounds"], 5, name)
 
 
 if __name__ == "__main__":
