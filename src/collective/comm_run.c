@@ -166,11 +166,19 @@ static bool ready(void *context)
     return d->worked || has_news(d->comm);
 }
 
+/* Who finds another lane in the transport looks again soon: that one need not wake this. */
 static int64_t sleep_ns(void *context)
 {
-    const driver *d = context;
-    return d->comm->call.schedule->n_puts != 0 ? fy_transport_sleep_ns(d->comm->transport)
-                                               : INT64_MAX;
+    ferry_mixed_comm *comm = ((driver *)context)->comm;
+    int64_t           ns   = INT64_MAX;
+    if (comm->call.schedule->n_puts != 0) {
+        ns = 50000;
+        if (pthread_mutex_trylock(&comm->network) == 0) {
+            ns = fy_transport_sleep_ns(comm->transport);
+            pthread_mutex_unlock(&comm->network);
+        }
+    }
+    return ns;
 }
 
 /* Lanes of a team wait each by itself, and share the board. */

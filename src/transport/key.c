@@ -140,6 +140,25 @@ static ferry_status check_head(const ferry_transport *transport, const key_head 
     return FERRY_OK;
 }
 
+/* A key of this rank's own reaches memory without any engine that would check it. */
+static ferry_status check_own(const ferry_transport *transport, const key_head *head,
+                              ferry_error *error)
+{
+    const ferry_region *region = transport->regions;
+    while (region != NULL &&
+           (region->view.kind != FY_REGION_REGISTERED || region->view.id != head->id ||
+            (uintptr_t)region->view.base != head->base || region->view.bytes != head->bytes)) {
+        region = region->next;
+    }
+    if (region == NULL) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "the key is of region %llu of this rank, %u, which is not registered (any "
+                       "more)",
+                       (unsigned long long)head->id, head->owner);
+    }
+    return FERRY_OK;
+}
+
 /* The piece of one engine to the region; none is fine. */
 static ferry_status take_piece(const unsigned char *key, const key_head *head, uint32_t engine,
                                ferry_region *region, ferry_error *error)
@@ -186,6 +205,9 @@ ferry_status ferry_region_import(ferry_transport *transport, const void *key, si
     }
     if (status == FERRY_OK) {
         status = fy_transport_state(transport, error);
+    }
+    if (status == FERRY_OK && fy_is_self(transport, head.owner)) {
+        status = check_own(transport, &head, error);
     }
     if (status == FERRY_OK) {
         status = fy_region_new(transport, FY_REGION_IMPORTED, &region, error);

@@ -56,7 +56,7 @@ out:
     return status;
 }
 
-ferry_status fy_board_map(int fd, fy_board **board_out, ferry_error *error)
+ferry_status fy_board_map(int fd, fy_board **board_out, uint32_t *n_slots_out, ferry_error *error)
 {
     struct stat file;
     if (fstat(fd, &file) != 0 || (size_t)file.st_size < sizeof(fy_board)) {
@@ -67,18 +67,20 @@ ferry_status fy_board_map(int fd, fy_board **board_out, ferry_error *error)
     if (status != FERRY_OK) {
         return status;
     }
-    if (board->magic != board_magic || board_bytes(board->n_slots) != (size_t)file.st_size) {
+    uint32_t n_slots = *(volatile uint32_t *)&board->n_slots;
+    if (board->magic != board_magic || board_bytes(n_slots) != (size_t)file.st_size) {
         munmap(board, (size_t)file.st_size);
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "what was passed is no board of a node");
     }
-    *board_out = board;
+    *board_out   = board;
+    *n_slots_out = n_slots;
     return FERRY_OK;
 }
 
-void fy_board_unmap(fy_board *board)
+void fy_board_unmap(fy_board *board, uint32_t n_slots)
 {
     if (board != NULL) {
-        munmap(board, board_bytes(board->n_slots));
+        munmap(board, board_bytes(n_slots));
     }
 }
 

@@ -49,9 +49,12 @@ _Static_assert(offsetof(fy_board, slots) == 384, "the counters have cache lines 
 /* An anonymous file with a board in it, and its mapping. */
 ferry_status fy_board_create(uint32_t n_slots, int *fd_out, fy_board **board_out,
                              ferry_error *error);
-/* Maps a board that somebody else made; FERRY_ERR_INVALID_INPUT if it is none. */
-ferry_status fy_board_map(int fd, fy_board **board_out, ferry_error *error);
-void         fy_board_unmap(fy_board *board);
+/*
+ * Maps a board that somebody else made; FERRY_ERR_INVALID_INPUT if it is none. What it says of its
+ * length is read here and nowhere else: all who share it can write to it.
+ */
+ferry_status fy_board_map(int fd, fy_board **board_out, uint32_t *n_slots_out, ferry_error *error);
+void         fy_board_unmap(fy_board *board, uint32_t n_slots);
 
 /* Writes this process's pid and namespace into its slot. */
 void fy_board_sign(fy_board *board, uint32_t slot);

@@ -251,19 +251,11 @@ bool fy_line_pass(int line, uint64_t tag, int fd)
     header->cmsg_type       = SCM_RIGHTS;
     header->cmsg_len        = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    for (;;) {
-        if (sendmsg(line, &message, MSG_NOSIGNAL) == (ssize_t)sizeof tag) {
-            return true;
-        }
-        if (errno != EINTR && errno != EAGAIN) {
-            return false;
-        }
-        /* A guest's queue holds many packets; it takes them without waiting for anything. */
-        struct pollfd poll_fd = {.fd = line, .events = POLLOUT};
-        if (errno == EAGAIN && poll(&poll_fd, 1, 1000) == 0) {
-            return false;
-        }
-    }
+    ssize_t sent;
+    do {
+        sent = sendmsg(line, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)sizeof tag;
 }
 
 int fy_line_take(int line, uint64_t *tag_out, int *fd_out)

@@ -49,7 +49,10 @@ typedef struct fy_line_guest {
 ferry_status fy_line_admit(fy_line_guest *guest, const unsigned char key[FY_KEY_BYTES],
                            bool *proven_out, ferry_error *error);
 
-/* Passes a descriptor, which stays the caller's, under a tag. False: the other side is gone. */
+/*
+ * Passes a descriptor, which stays the caller's, under a tag. Never waits. False: the other side is
+ * gone, or takes nothing any more: its queue holds far more than it can have been sent.
+ */
 bool fy_line_pass(int line, uint64_t tag, int fd);
 /* 1: got one, 0: nothing there, -1: the other side is gone. */
 int fy_line_take(int line, uint64_t *tag_out, int *fd_out);

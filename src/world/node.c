@@ -54,15 +54,23 @@ static ferry_status become_host(fy_process *process, int porch, ferry_error *err
 
 static ferry_status become_guest(fy_process *process, int line, int board_fd, ferry_error *error)
 {
-    ferry_status status = fy_board_map(board_fd, &process->board, error);
+    uint32_t     n_slots = 0, host = 0;
+    ferry_status status = fy_board_map(board_fd, &process->board, &n_slots, error);
     close(board_fd);
-    if (status == FERRY_OK && process->board->n_slots != process->n_claims) {
+    if (status == FERRY_OK && n_slots != process->n_claims) {
         /* The ranks disagree about the world's size. The root will say so, to all: go on alone. */
-        fy_board_unmap(process->board);
+        fy_board_unmap(process->board, n_slots);
         process->board = NULL;
         status = fy_board_create(process->n_claims, &process->board_fd, &process->board, error);
         close(line);
         return status;
+    }
+    if (status == FERRY_OK) {
+        host = *(volatile uint32_t *)&process->board->host; /* once: others can write to it */
+    }
+    if (status == FERRY_OK && host >= n_slots) {
+        status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "the board of a node says that rank %u of %u made it", host, n_slots);
     }
     if (status != FERRY_OK) {
         close(line);
@@ -74,7 +82,7 @@ static ferry_status become_guest(fy_process *process, int line, int board_fd, fe
         close(line);
         status = FERRY_ERR_IO;
     } else {
-        fy_node_watch_life(process, line, process->board->host);
+        fy_node_watch_life(process, line, host);
     }
     pthread_mutex_unlock(&process->lock);
     return status;

@@ -160,7 +160,7 @@ void fy_process_free(fy_process *process)
     }
     fy_control_stop(process);
     fy_register_close(process);
-    fy_board_unmap(process->board);
+    fy_board_unmap(process->board, process->n_claims);
     if (process->board_fd >= 0) {
         close(process->board_fd);
     }

@@ -335,6 +335,16 @@ void case_bad_keys(rank_context *me)
         refuse_key(me, bad, random_below(&me->random, sizeof bad), "of noise", i);
     }
     meet(me);
+    n_key         = 0;
+    bool is_given = ferry_region_export(own, key, &n_key, &me->error) == FERRY_OK;
+    if (is_given) { /* one's own key is good for as long as its region */
+        ferry_region *again = NULL;
+        must(me, ferry_region_import(me->transport, key, n_key, &again, &me->error));
+        ferry_region_free(again);
+    }
     ferry_region_free(own);
+    if (is_given) {
+        refuse_key(me, key, n_key, "of an own region that is gone, of bytes:", n_key);
+    }
     check_usable(me);
 }

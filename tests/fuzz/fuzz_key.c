@@ -21,6 +21,8 @@ static void import(const fuzz_rank *me, const fuzz_rank *owner, const uint8_t *k
     if (region != NULL) {
         char *mapped = ferry_region_pointer(region, region->view.owner);
         promise(region->view.owner < N_RANKS);
+        /* Its own memory has other addresses than the ones in the right key. */
+        promise(region->view.owner != me->rank);
         /* What is mapped may be read to its end. */
         if (mapped != NULL && me->path != NULL && region->view.owner == owner->rank) {
             last_byte = mapped[ferry_region_bytes(region) - 1];
