@@ -57,7 +57,8 @@ FERRY_API ferry_status ferry_engine_at(size_t index, const char **name_out,
  * where a missing name means the best for each pair. delay=TIME delays what is put, reorder=SEED
  * lets it wait for a flush or a signal and come in any order, lose=RANK@N kills the traffic of a
  * rank after N operations, flip=N flips a bit in one of N puts, trace logs every call, strict leaves
- * only what NVSHMEM can do.
+ * only what NVSHMEM can do. All but trace hold back what a flush then waits for, so with them a test
+ * of a request may wait too.
  */
 FERRY_API ferry_status ferry_transport_open(ferry_world *world, const char *engines,
                                             ferry_transport **transport_out, ferry_error *error);

@@ -219,7 +219,8 @@ ferry_status fy_layer_wrap(fy_layer *layer, const fy_engine *inner, void *inner_
     layer->inner_state = inner_state;
     fill_table(layer);
     layer->kind->wrap(layer);
-    if (layer->table.flush != pass_flush) { /* whose own flush holds more than inner's */
+    /* Whose own flush holds more than inner's: its flush waits. */
+    if (layer->table.flush != pass_flush && layer->table.try_flush == pass_try_flush) {
         layer->table.try_flush = NULL;
     }
     return FERRY_OK;

@@ -176,6 +176,18 @@ static ferry_status trace_flush(void *state, uint32_t peer, ferry_error *error)
     return status;
 }
 
+/* Told where it has ended: it is asked again and again. */
+static ferry_status trace_try_flush(void *state, uint32_t *peer_out, ferry_error *error)
+{
+    const fy_layer *layer    = state;
+    int64_t         begin_ns = fy_now_ns();
+    ferry_status    status   = layer->inner->try_flush(layer->inner_state, peer_out, error);
+    if (status != FERRY_ERR_TIMEOUT) {
+        tell(layer, FERRY_LOG_TRACE, begin_ns, status, "try_flush()");
+    }
+    return status;
+}
+
 static bool trace_progress(void *state)
 {
     const fy_layer *layer    = state;
@@ -239,6 +251,7 @@ static void wrap_trace(fy_layer *layer)
     table->put             = trace_put;
     table->get             = table->get == NULL ? NULL : trace_get;
     table->flush           = trace_flush;
+    table->try_flush       = table->try_flush == NULL ? NULL : trace_try_flush;
     table->progress        = table->progress == NULL ? NULL : trace_progress;
     table->pointer         = table->pointer == NULL ? NULL : trace_pointer;
     table->alloc_local     = table->alloc_local == NULL ? NULL : trace_alloc_local;
