@@ -2,7 +2,9 @@
 /* Ranks that call something else, that stand still, and that die. */
 #include "collective/suite.h"
 
+#include <signal.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 /* Divergence: a world for each way, for it ends by that. */
 
@@ -220,10 +222,6 @@ static void hurt_in_calls(rank_context *me, bool stops)
     ferry_status status = FERRY_OK, wanted = stops ? FERRY_ERR_TIMEOUT : FERRY_ERR_PEER_LOST;
     scene        c;
     open_for_fault(&c, me, &random, "", NULL, 0);
-    if (row_is_ucx(me->engine)) { /* whose connections must be whole */
-        expect(me, !run_until_failure(&c, &random, 20, &status), "%.400s", me->error.message);
-        meet(me);
-    }
     if (me->rank == victim) {
         end_later(me, us, stops);
     }
@@ -245,6 +243,76 @@ void case_killed(rank_context *me)
 void case_stopped(rank_context *me)
 {
     hurt_in_calls(me, true);
+}
+
+/* Calls of a handle of this world, every element of them looked at. */
+static void run_whole(rank_context *me, uint64_t *random, uint32_t n_calls)
+{
+    shape                    s       = draw_shape(random, me->n_ranks);
+    ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(random), random);
+    scene                    c;
+    scene_open(&c, me, &s, &options);
+    for (uint32_t i = 0; i < n_calls; i++) {
+        call what = draw_call(&c, random, 900);
+        scene_call(&c, &what);
+    }
+    scene_close(&c);
+}
+
+/*
+ * The rank that passes the news on is stopped in the middle of calls. The others drop their
+ * handles, and with them their connections, before all can know why: nobody who lives is named for
+ * that or left out. Then it wakes, and finds that they have gone on.
+ */
+void case_stopped_first(rank_context *me)
+{
+    uint64_t          random  = seed_of(me, 37, 0, 0);
+    uint32_t          us      = dice(&random, 200, 60000);
+    _Atomic uint64_t *pid     = &me->shared->word[0];
+    _Atomic uint64_t *is_done = &me->shared->word[1];
+    ferry_world      *smaller = NULL;
+    ferry_status      status  = FERRY_OK;
+    scene             c;
+    open_for_fault(&c, me, &random, "", NULL, 0);
+    if (me->rank == 0) {
+        atomic_store(pid, (uint64_t)getpid());
+    }
+    meet(me);
+    if (me->rank == 0) {
+        end_later(me, us, true);
+    }
+    expect(me, run_until_failure(&c, &random, UINT32_MAX, &status), "nobody was missed");
+    ferry_error first = me->error;
+    scene_drop(&c);
+    if (me->rank == 0) {
+        status = ferry_world_shrink(me->world, 0, &smaller, &me->error);
+        expect(me, status != FERRY_OK, "who was given up made a world of %u ranks",
+               ferry_world_n_ranks(smaller));
+        atomic_store(is_done, 1);
+        return;
+    }
+    expect(me, status == FERRY_ERR_TIMEOUT && strstr(first.message, "rank 0") != NULL, "%s: %.400s",
+           ferry_status_name(status), first.message);
+    must(me, ferry_world_shrink(me->world, 0, &smaller, &me->error));
+    rank_context other = *me;
+    other.world        = smaller;
+    other.rank         = ferry_world_rank(smaller);
+    other.n_ranks      = ferry_world_n_ranks(smaller);
+    expect(me, other.n_ranks == me->n_ranks - 1, "a world of %u ranks; first: %.400s",
+           other.n_ranks, first.message);
+    uint64_t after = seed_of(me, 38, 0, 0); /* they made different numbers of calls before */
+    run_whole(&other, &after, 3);
+    if (other.rank == 0) {
+        kill((pid_t)atomic_load(pid), SIGCONT);
+    }
+    for (uint64_t seen = 0; seen == 0;) { /* what the first one has seen, so that all go on alike */
+        const void *all;
+        run_whole(&other, &after, 3);
+        seen = atomic_load(is_done);
+        must(me, ferry_world_all_gather(smaller, &seen, sizeof seen, &all, &me->error));
+        memcpy(&seen, all, sizeof seen);
+    }
+    ferry_world_destroy(smaller);
 }
 
 /* Somewhere in the life of handles. */

@@ -6,7 +6,8 @@ enum {
     ALL     = 1 << 0, /* any row */
     PLAIN   = 1 << 1, /* quick: only where no wrapper stands, and not over ucx */
     THREADS = 1 << 2, /* only inproc */
-    DIES    = 1 << 3  /* only processes */
+    DIES    = 1 << 3, /* only processes */
+    UCX     = 1 << 4  /* quick: only ucx without a wrapper */
 };
 
 typedef struct collective_case {
@@ -86,6 +87,7 @@ static const collective_case cases[] = {
     FAULT("killed2", 2, case_killed, PLAIN | DIES, 5),
     FAULT("killed_early", 4, case_killed_early, PLAIN | DIES, 5),
     FAULT("stopped", 4, case_stopped, PLAIN | DIES, 1),
+    FAULT("stopped_first", 8, case_stopped_first, UCX | DIES, 1),
 };
 
 static const case_row *case_at(size_t index)
@@ -97,12 +99,11 @@ static bool is_wanted(const suite_options *o, size_t index)
 {
     const collective_case *it     = &cases[index];
     const engine_row      *engine = o->engine;
-    /* UCX 1.13 ends its process when a peer goes while it is being connected. */
-    if (row_is_ucx(engine) && it->row.run == case_killed_early) {
-        return false;
-    }
     if (o->only == NULL && (it->where & THREADS) != 0) {
         return strcmp(engine->name, "inproc") == 0 || (o->is_long && it->row.n_ranks <= MOST_RANKS);
+    }
+    if ((it->where & UCX) != 0 && o->only == NULL && !o->is_long) {
+        return strcmp(engine->name, "ucx") == 0;
     }
     return o->only != NULL || o->is_long || row_is_plain(engine) || (it->where & ALL) != 0;
 }

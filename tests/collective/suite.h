@@ -129,6 +129,7 @@ void case_idle(rank_context *me);
 void case_killed(rank_context *me);
 void case_killed_early(rank_context *me);
 void case_stopped(rank_context *me);
+void case_stopped_first(rank_context *me);
 void case_abort(rank_context *me);
 void case_lose(rank_context *me);
 void case_cancel(rank_context *me);

@@ -3,6 +3,7 @@
 #include "conformance/suite.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -122,6 +123,69 @@ void case_abort(rank_context *me)
     ferry_region *more = NULL;
     must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_region_alloc(me->transport, 4096, &more, e));
     ferry_region_free(words); /* waits for nobody now */
+}
+
+/*
+ * Every rank puts to every other, each to another one first, in a world in which nobody has put
+ * before; the victim ends it (kills: dies) after so many microseconds of this.
+ */
+static void end_while_connecting(rank_context *me, uint32_t round, uint32_t victim, uint32_t us,
+                                 bool kills)
+{
+    enum { BYTES = 300000 };
+    static unsigned char source[BYTES];
+    ferry_region        *data   = alloc_region(me, BYTES);
+    ferry_region        *words  = alloc_region(me, 64);
+    uint64_t             random = me->random + us;
+    ferry_status         status = FERRY_OK;
+    meet(me);
+    atomic_fetch_add(&me->shared->word[0], 1);
+    while (me->rank == victim && atomic_load(&me->shared->word[0]) < (round + 1) * me->n_ranks) {
+        sched_yield(); /* until nobody is in there */
+    }
+    int64_t end_ns = now_ns() + (int64_t)us * 1000;
+    for (uint32_t i = 0; status == FERRY_OK; i++) {
+        uint32_t     peer  = (me->rank + 1 + (i + us) % (me->n_ranks - 1)) % me->n_ranks;
+        uint32_t     bytes = random_below(&random, 3) == 0 ? BYTES : random_below(&random, 9000);
+        ferry_buffer from  = ferry_buffer_of(source, bytes);
+        ferry_signal last  = {.region = words, .offset = 0, .value = 1, .op = FERRY_SIGNAL_ADD};
+        if (me->rank == victim && now_ns() >= end_ns) {
+            if (kills) {
+                kill(getpid(), SIGKILL);
+            }
+            ferry_world_abort(me->world, "while ranks connect");
+        }
+        status = i < 2 * me->n_ranks ? ferry_put_signal(me->transport, peer, data, 0, &from, &last,
+                                                        NULL, &me->error)
+                                     : ferry_transport_progress(me->transport, &me->error);
+    }
+    check_failure(me, __FILE__, __LINE__, "puts", kills ? FERRY_ERR_PEER_LOST : FERRY_ERR_ABORTED,
+                  kills ? NULL : "while ranks connect", status);
+    ferry_region_free(words);
+    ferry_region_free(data);
+}
+
+/* Nothing stays of worlds that end while their ranks connect: the possessions are counted. */
+void case_connecting(rank_context *me)
+{
+    for (uint32_t i = 0; i < (me->is_long ? MOST_EXTRA_WORLDS : 8u); i++) {
+        rank_context other  = *me;
+        uint64_t     random = seed_of(me, 11, i, 0);
+        uint32_t     victim = random_below(&random, me->n_ranks);
+        other.world         = another_world(me, i);
+        other.transport     = open_transport(&other, other.world, "");
+        end_while_connecting(&other, i, victim, random_below(&random, 2500), false);
+        ferry_transport_close(other.transport);
+        ferry_world_destroy(other.world);
+        meet(me);
+    }
+}
+
+void case_death_connecting(rank_context *me)
+{
+    uint64_t random = seed_of(me, 12, 0, 0);
+    uint32_t victim = random_below(&random, me->n_ranks);
+    end_while_connecting(me, 0, victim, random_below(&random, 2500), true);
 }
 
 /*

@@ -58,20 +58,19 @@ static ferry_world_options world_of(const suite_run *run, const case_row *row)
 static case_plan plan_of(const suite_run *run, const case_row *row)
 {
     const suite_options *o = &run->options;
-    return (case_plan){.me       = {.engine   = o->engine,
-                                    .row      = row,
-                                    .n_ranks  = row->n_ranks,
-                                    .random   = o->seed * MOST_CHILDREN,
-                                    .seed     = o->seed,
-                                    .is_long  = o->is_long,
-                                    .patience = o->patience,
-                                    .folder   = run->folder,
-                                    .shared   = run->shared},
-                       .world    = world_of(run, row),
-                       .run      = row->run,
-                       .is_quiet = true,
-                       /* What UCX cannot close in time when a world has failed is left behind. */
-                       .is_checked = row->deadline_seconds <= 0 || !row_is_ucx(o->engine)};
+    return (case_plan){.me         = {.engine   = o->engine,
+                                      .row      = row,
+                                      .n_ranks  = row->n_ranks,
+                                      .random   = o->seed * MOST_CHILDREN,
+                                      .seed     = o->seed,
+                                      .is_long  = o->is_long,
+                                      .patience = o->patience,
+                                      .folder   = run->folder,
+                                      .shared   = run->shared},
+                       .world      = world_of(run, row),
+                       .run        = row->run,
+                       .is_quiet   = true,
+                       .is_checked = row->deadline_seconds <= 0 || !row_has_ucx_memory(o->engine)};
 }
 
 /* Folders of other tests, which may run beside this one. */

@@ -40,11 +40,6 @@ int run_suite(const row_suite *suite, int argc, char **argv);
  */
 bool row_is_plain(const engine_row *engine);
 
-static inline bool row_is_ucx(const engine_row *engine)
-{
-    return strcmp(engine->engine, "ucx") == 0;
-}
-
 /* The engines of this row behind wrappers ("lose=1@9:", or ""); NULL: the default. */
 const char *engines_of(const rank_context *me, const char *wrappers, char *text, size_t n_bytes);
 

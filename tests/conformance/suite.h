@@ -32,6 +32,19 @@ typedef struct engine_row {
     const char *env[3];  /* "NAME=VALUE" */
 } engine_row;
 
+/*
+ * UCX's own shared memory, over which what UCX still owes a peer may be stuck in a world that has
+ * failed: there its worker is left behind, see docs/worlds.md.
+ */
+static inline bool row_has_ucx_memory(const engine_row *engine)
+{
+    bool has = false;
+    for (size_t i = 0; i < COUNT_OF(engine->env) && engine->env[i] != NULL; i++) {
+        has = has || strstr(engine->env[i], "sm,") != NULL;
+    }
+    return has;
+}
+
 /* What all ranks of a run see. */
 typedef struct run_shared {
     _Atomic uint32_t failed; /* 1: somebody writes; 2: the report is there */
@@ -49,7 +62,8 @@ typedef struct case_row {
     double deadline_seconds;
     bool   opens_itself; /* no transport is opened for it */
     bool   processes_only;
-    bool   dies; /* a rank ends without leaving, by SIGKILL */
+    bool   dies;       /* a rank ends without leaving, by SIGKILL */
+    bool   ends_badly; /* worlds fail while their ranks connect */
 } case_row;
 
 struct rank_context {
@@ -239,6 +253,8 @@ void case_worlds(rank_context *me);
 void case_reopen(rank_context *me);
 void case_abort(rank_context *me);
 void case_death(rank_context *me);
+void case_connecting(rank_context *me);
+void case_death_connecting(rank_context *me);
 void case_names(rank_context *me);
 void case_lose(rank_context *me);
 void case_stop(rank_context *me);

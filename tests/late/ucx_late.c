@@ -5,14 +5,20 @@
  * any order. Active messages pass by. Shared memory and TCP put in place at once whatever is asked
  * of them, so over them nothing of what the engine owes to order could ever be found missing.
  *
+ * Registering memory takes its time, as with cards that pin every page: that is not for the thread
+ * that tells others that this rank lives, and so ends the process there.
+ *
  * The engine is linked a second time, with this in front of UCX. FERRY_UCX_LATE_SEED draws anew.
  */
 #include "support/random.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <ucp/api/ucp.h>
 
 typedef struct late_put {
@@ -35,6 +41,10 @@ typedef struct endpoint {
     ucp_ep_h         ep;
     ucp_worker_h     worker;
 } endpoint;
+
+/* From so many bytes on registering takes this long. */
+#define SLOW_BYTES (96ull << 20)
+enum { SLOW_SECONDS = 4 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static late_put       *held;
@@ -61,6 +71,12 @@ ucs_status_ptr_t __wrap_ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t 
 unsigned         __wrap_ucp_worker_progress(ucp_worker_h worker);
 ucs_status_t     __wrap_ucp_worker_arm(ucp_worker_h worker);
 void             __wrap_ucp_request_free(void *request);
+ucs_status_t     __real_ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_t *params,
+                                    ucp_mem_h *memory_out);
+void             __real_ucp_worker_destroy(ucp_worker_h worker);
+void             __wrap_ucp_worker_destroy(ucp_worker_h worker);
+ucs_status_t     __wrap_ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_t *params,
+                                    ucp_mem_h *memory_out);
 
 /* Under the lock. */
 static uint32_t draw(uint32_t limit)
@@ -289,4 +305,51 @@ void __wrap_ucp_request_free(void *request)
     if (!is_put) {
         __real_ucp_request_free(request);
     }
+}
+
+/* With a worker goes what it still had to do. */
+void __wrap_ucp_worker_destroy(ucp_worker_h worker)
+{
+    pthread_mutex_lock(&lock);
+    late_put *next;
+    for (late_put *put = held; put != NULL; put = next) {
+        next = put->next;
+        if (put->worker == worker) {
+            if (!put->is_gone) {
+                free(put->copy);
+            }
+            forget(put);
+        }
+    }
+    for (endpoint **link = &endpoints; *link != NULL;) {
+        endpoint *one = *link;
+        if (one->worker == worker) {
+            *link = one->next;
+            free(one);
+        } else {
+            link = &one->next;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    __real_ucp_worker_destroy(worker);
+}
+
+/* The library's own threads take no signals. */
+static bool is_own_thread(void)
+{
+    sigset_t blocked;
+    return pthread_sigmask(SIG_BLOCK, NULL, &blocked) == 0 && sigismember(&blocked, SIGTERM) == 1;
+}
+
+ucs_status_t __wrap_ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_t *params,
+                                ucp_mem_h *memory_out)
+{
+    if (is_own_thread()) {
+        fprintf(stderr, "%zu bytes are registered by a thread of the library's\n", params->length);
+        abort();
+    }
+    if (params->length >= SLOW_BYTES) {
+        nanosleep(&(struct timespec){.tv_sec = SLOW_SECONDS}, NULL);
+    }
+    return __real_ucp_mem_map(context, params, memory_out);
 }

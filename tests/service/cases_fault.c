@@ -95,20 +95,6 @@ static bool run_until_failure(rank_context *me, matrix *m, ferry_service *servic
     return false;
 }
 
-/* UCX 1.13 ends its process when a peer goes while it is being connected: there, one run is whole.
- */
-static void connect_first(rank_context *me, matrix *m, ferry_service *service)
-{
-    if (row_is_ucx(me->engine)) {
-        matrix_fill(m, 1);
-        must(me, ferry_service_run(service, &me->error));
-        atomic_fetch_add(&me->shared->word[1], 1);
-        while (atomic_load(&me->shared->word[1]) < me->n_ranks) {
-            sleep_ms(1);
-        }
-    }
-}
-
 /* One rank's traffic ends after some operations: no rank waits much longer than the deadline. */
 void case_lose(rank_context *me)
 {
@@ -161,7 +147,6 @@ void case_abort(rank_context *me)
     ferry_service *service = open_service(me, &setup.options);
     matrix        *m       = matrix_make(me, 4, 1, 8, NULL);
     matrix_schedule(me, m, service, setup.options.commit == FERRY_COMMIT_SWAP);
-    connect_first(me, m, service);
     uint32_t     n_tests = random_below(&random, 4);
     ferry_status status  = FERRY_OK;
     for (uint64_t version = ferry_service_version(service) + 1; status == FERRY_OK; version++) {
@@ -189,7 +174,6 @@ static void hurt_in_runs(rank_context *me, bool stops)
     ferry_service *service = open_service(me, &setup.options);
     matrix        *m       = matrix_make(me, 4, 1, 8, NULL);
     matrix_schedule(me, m, service, setup.options.commit == FERRY_COMMIT_SWAP);
-    connect_first(me, m, service);
     if (me->rank == victim) {
         end_later(me, dice(&random, 200, 40000), stops);
     }
@@ -384,7 +368,7 @@ void case_resume(rank_context *me)
     setup.options.no_relays  = true;
     setup.options.checksum   = random_below(&random, 3);
     setup.options.paths      = one_in(&random, 2) ? FERRY_PATH_ALL : FERRY_PATH_STAGED;
-    uint32_t       n_whole   = row_is_ucx(me->engine) ? 1 : random_below(&random, 2);
+    uint32_t       n_whole   = random_below(&random, 2);
     uint32_t       us        = random_below(&random, 3000);
     ferry_service *service   = open_service(me, &setup.options);
     matrix        *m         = matrix_make(me, 6, 2, 8, NULL);

@@ -76,15 +76,11 @@ static const case_row *case_at(size_t index)
 static bool is_wanted(const suite_options *o, size_t index)
 {
     const case_row *row = &cases[index];
-    /* UCX 1.13 ends its process when a peer goes while it is being connected. */
-    bool by_luck =
-        row_is_ucx(o->engine) && (row->run == case_killed_early || row->run == case_resume_tasks);
     /* Two transports are open at once while one takes the place of the other. */
     bool is_alone = row->run == case_recover_onto && strstr(o->engine->name, "strict") != NULL;
     /* These wait for deadlines to pass: the quick run has them where no wrapper stands. */
     bool waits = row->run == case_lose || row->run == case_stopped;
-    return !by_luck && !is_alone &&
-           (!waits || row_is_plain(o->engine) || o->is_long || o->only != NULL);
+    return !is_alone && (!waits || row_is_plain(o->engine) || o->is_long || o->only != NULL);
 }
 
 int main(int argc, char **argv)

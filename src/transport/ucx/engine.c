@@ -1,4 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/ucx/print.h"
 #include "transport/ucx/ucx.h"
 
 #include "base/alloc.h"
@@ -144,32 +145,16 @@ static ferry_status open_own(fy_ucx *engine, ferry_error *error)
     return status == FERRY_OK ? open_worker(engine, error) : status;
 }
 
-/*
- * Whether UCX has a network here that is not TCP: what it prints of its context has a line such as
- * "resource 1 : md 1 dev 1 flags -- rc_verbs/mlx5_0:1" for each device.
- */
 static bool has_rdma(ucp_context_h context)
 {
-    static const char *const others[] = {"tcp/", "self/", "sysv/", "posix/",
-                                         "cma/", "knem/", "xpmem/"};
-    char                    *info     = NULL;
-    size_t                   bytes    = 0;
-    FILE                    *stream   = open_memstream(&info, &bytes);
+    char  *info   = NULL;
+    size_t bytes  = 0;
+    FILE  *stream = open_memstream(&info, &bytes);
     if (stream == NULL) {
         return false;
     }
     ucp_context_print_info(context, stream);
-    bool has = false;
-    if (fclose(stream) == 0) {
-        const char *name = info;
-        while (!has && (name = strstr(name, " -- ")) != NULL) {
-            name += strlen(" -- ");
-            has = true;
-            for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-                has = has && strncmp(name, others[i], strlen(others[i])) != 0;
-            }
-        }
-    }
+    bool has = fclose(stream) == 0 && fy_ucx_names_rdma(info);
     free(info);
     return has;
 }
@@ -239,23 +224,8 @@ static ferry_status meet(fy_ucx *engine, ferry_status status, ferry_error *error
     return status;
 }
 
-/* A connection that was begun and through which nothing has come yet. */
-static bool is_connecting(const fy_ucx *engine)
-{
-    for (uint32_t rank = 0; engine->peers != NULL && rank < engine->host->n_ranks; rank++) {
-        if (engine->peers[rank].ep != NULL && engine->peers[rank].n_events == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void free_engine(fy_ucx *engine)
 {
-    if (engine->worker != NULL) {
-        fy_ucx_peers_close(engine);
-        ucp_worker_destroy(engine->worker);
-    }
     if (engine->context != NULL) {
         ucp_cleanup(engine->context);
     }
@@ -281,18 +251,16 @@ static void close_engine(void *state)
     fy_ucx_wake_close(engine);
     engine->is_closing = true;
     engine->is_dead    = engine->is_dead || engine->host->state(engine->host, NULL) != FERRY_OK;
-    if (engine->worker != NULL && engine->is_dead && is_connecting(engine)) {
-        /*
-         * UCX 1.13 ends the process when a worker is destroyed that still has to say something on a
-         * connection that is only being made; and running it until it is made can end the process
-         * as well, where that connection fails, and touch memory that is the caller's again. So it
-         * stays.
-         */
-        engine->host->log(FERRY_LOG_WARN, "ucx: the world failed while ranks were connecting: "
-                                          "UCX's worker and its descriptors are left behind");
-    } else {
-        free_engine(engine);
+    if (engine->worker != NULL) {
+        fy_ucx_peers_close(engine);
+        if (engine->is_stuck) { /* to destroy it could end the process */
+            engine->host->log(FERRY_LOG_WARN, "ucx: a peer takes nothing any more in the middle of "
+                                              "connecting: UCX's worker is left behind");
+            return;
+        }
+        ucp_worker_destroy(engine->worker);
     }
+    free_engine(engine);
 }
 
 static ferry_status open_engine(const fy_host *host, void **state_out, ferry_error *error)

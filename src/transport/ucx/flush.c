@@ -131,7 +131,7 @@ ferry_status fy_ucx_flush(void *state, uint32_t rank, ferry_error *error)
     if (status == FERRY_OK) {
         fy_ucx_disarm(engine);
     } else {
-        engine->is_dead = true;
+        fy_ucx_cut(engine);
     }
     for (uint32_t r = first; r < end && status == FERRY_OK; r++) {
         status = ask(engine, r, error);

@@ -109,3 +109,12 @@ fy_ucx_op *fy_ucx_dequeue(fy_ucx_queue *queue)
     }
     return op;
 }
+
+void fy_ucx_due(fy_ucx_peer *peer)
+{
+    if (!peer->is_due) {
+        peer->is_due      = true;
+        peer->next_due    = peer->engine->due;
+        peer->engine->due = peer;
+    }
+}

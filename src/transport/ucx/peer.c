@@ -1,4 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "transport/ucx/print.h"
 #include "transport/ucx/ucx.h"
 
 #include "base/print.h"
@@ -11,6 +12,8 @@
 
 /* How long a close may take on account of peers that do not answer. */
 #define CLOSE_NS 1000000000ll
+/* And where the world has failed: what is cut does not ask anybody. */
+#define CUT_NS 100000000ll
 
 static uint32_t rank_of(const fy_ucx_peer *peer)
 {
@@ -65,35 +68,6 @@ ferry_status fy_ucx_peer_state(const fy_ucx *engine, uint32_t peer, ferry_error 
     return FERRY_OK;
 }
 
-/*
- * UCX has no query for what an endpoint does RMA with, but it prints it: a line per lane, such as
- *
- *     lane[1]:  5:rc_mlx5/mlx5_0:1.0 md[4]   -> md[4]/ib/sysdev[1] rma_bw#0 am am_bw#0 wireup
- *
- * Over TCP, RMA is emulated by the target's CPU one segment at a time, several times slower than
- * messages; every other transport that is chosen for RMA does it by itself. A print that is not
- * understood means messages, which work everywhere.
- */
-static bool has_native_rma(const char *info)
-{
-    bool is_native = false;
-    for (const char *line = strstr(info, "lane["); line != NULL; line = strstr(line + 1, "lane[")) {
-        char   text[256];
-        size_t length = strcspn(line, "\n");
-        length        = length < sizeof text - 1 ? length : sizeof text - 1;
-        memcpy(text, line, length);
-        text[length] = '\0';
-        if (strstr(text, " rma") == NULL) {
-            continue;
-        }
-        if (strstr(text, ":tcp/") != NULL) {
-            return false;
-        }
-        is_native = true;
-    }
-    return is_native;
-}
-
 static bool is_fast(ucp_ep_h ep)
 {
     char  *info   = NULL;
@@ -103,7 +77,7 @@ static bool is_fast(ucp_ep_h ep)
         return false;
     }
     ucp_ep_print_info(ep, stream);
-    bool native = fclose(stream) == 0 && has_native_rma(info);
+    bool native = fclose(stream) == 0 && fy_ucx_names_native_rma(info);
     free(info);
     return native;
 }
@@ -126,6 +100,10 @@ ferry_status fy_ucx_connect(fy_ucx *engine, uint32_t rank, ferry_error *error)
     if (peer->ep != NULL) {
         return FERRY_OK;
     }
+    fy_ucx_op *first = fy_ucx_op_new(engine, rank, FY_UCX_MEETING);
+    if (first == NULL) {
+        return fy_fail_no_memory(error, "a flush of the ucx engine");
+    }
     peer->is_guarded       = is_guarded(engine, rank);
     ucp_ep_params_t params = {
         .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
@@ -137,10 +115,12 @@ ferry_status fy_ucx_connect(fy_ucx *engine, uint32_t rank, ferry_error *error)
     ucs_status_t status = ucp_ep_create(engine->worker, &params, &peer->ep);
     if (status != UCS_OK) {
         peer->ep = NULL;
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "UCX finds no way to rank %u (%s): the transports in UCX_TLS and the "
-                       "devices in UCX_NET_DEVICES must join the two machines",
-                       rank, ucs_status_string(status));
+        fy_ucx_op_free(first);
+        fy_ucx_lose(engine, rank,
+                    "UCX finds no way to rank %u (%s): it is gone, or the transports in UCX_TLS "
+                    "and the devices in UCX_NET_DEVICES do not join the two machines",
+                    rank, ucs_status_string(status));
+        return fy_fail(error, FERRY_ERR_PEER_LOST, "UCX finds no way to rank %u", rank);
     }
     peer->is_fast  = is_fast(peer->ep);
     peer->uses_rma = engine->mode == FY_UCX_RMA || (engine->mode == FY_UCX_AUTO && peer->is_fast);
@@ -148,7 +128,14 @@ ferry_status fy_ucx_connect(fy_ucx *engine, uint32_t rank, ferry_error *error)
     (void)snprintf(line, sizeof line, "ucx: rank %u is reached by %s", rank,
                    peer->uses_rma ? "RMA" : "messages");
     engine->host->log(FERRY_LOG_DEBUG, line);
+    fy_ucx_flush_ep(first);
     return FERRY_OK;
+}
+
+static void nap(void)
+{
+    struct timespec pause = {.tv_nsec = 20 * 1000};
+    (void)nanosleep(&pause, NULL);
 }
 
 /* Frees the request; true if it is complete. */
@@ -179,8 +166,18 @@ static bool end_requests(fy_ucx *engine, void **requests, int64_t until_ns)
             return done;
         }
         if (ucp_worker_progress(engine->worker) == 0) {
-            struct timespec pause = {.tv_nsec = 20 * 1000};
-            (void)nanosleep(&pause, NULL);
+            nap();
+        }
+    }
+}
+
+/* Of requests that did not come to an end. */
+static void free_requests(fy_ucx *engine)
+{
+    for (uint32_t rank = 0; rank < engine->host->n_ranks; rank++) {
+        if (engine->closing[rank] != NULL) {
+            ucp_request_free(engine->closing[rank]);
+            engine->closing[rank] = NULL;
         }
     }
 }
@@ -190,17 +187,83 @@ static bool can_be_told(const fy_ucx *engine, const fy_ucx_peer *peer)
     return !engine->is_dead && !peer->is_lost && !peer->has_left;
 }
 
+static bool is_meeting(const fy_ucx *engine)
+{
+    bool any = false;
+    for (uint32_t rank = 0; rank < engine->host->n_ranks && !any; rank++) {
+        const fy_ucx_peer *peer = &engine->peers[rank];
+        any = (peer->ep != NULL || peer->is_greeted) && !peer->is_met && can_be_told(engine, peer);
+    }
+    return any;
+}
+
+/* A connection that is being made is made first: it may be needed to say farewell. */
+static void end_meetings(fy_ucx *engine, int64_t until_ns)
+{
+    while (is_meeting(engine) && fy_ucx_now_ns() < until_ns) {
+        bool worked     = ucp_worker_progress(engine->worker) != 0;
+        bool settled    = fy_ucx_settle(engine);
+        engine->is_dead = engine->host->state(engine->host, NULL) != FERRY_OK;
+        if (!worked && !settled) {
+            nap();
+        }
+    }
+    if (!engine->is_dead) {
+        (void)fy_ucx_settle(engine); /* what waited for the last one */
+    }
+}
+
 static void say_farewell(fy_ucx *engine, uint32_t rank)
 {
-    fy_ucx_peer *peer = &engine->peers[rank];
-    if (!can_be_told(engine, peer) || (peer->ep == NULL && !peer->is_heard) ||
-        fy_ucx_connect(engine, rank, NULL) != FERRY_OK) {
+    const fy_ucx_peer *peer = &engine->peers[rank];
+    if (!can_be_told(engine, peer) || !peer->has_greeted) {
         return;
     }
     fy_ucx_op *op = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
     if (op != NULL) {
         op->header.kind = FY_UCX_FAREWELL;
         fy_ucx_send(op);
+    }
+}
+
+/*
+ * Whether UCX may owe the peer the answer of meet.c. Over TCP it has left at once; through UCX's
+ * own shared memory it waits where the peer's queue is full of what others sent, and for ever if
+ * that peer reads no more. Then the worker must stay.
+ */
+static bool may_owe_answer(const fy_ucx *engine, uint32_t rank)
+{
+    const fy_ucx_peer *peer = &engine->peers[rank];
+    return peer->is_fast && peer->has_greeted && peer->is_greeted && !peer->is_met &&
+           rank < engine->host->rank;
+}
+
+/*
+ * A card goes on by itself with what was posted for it. So in a failed world connections with error
+ * handling are cut, and the worker run until they are, before memory is anybody else's again; no
+ * other connection has anything under way without the worker, which runs no more after this.
+ */
+void fy_ucx_cut(fy_ucx *engine)
+{
+    void **requests = engine->closing;
+    bool   owes     = engine->is_stuck;
+    engine->is_dead = true;
+    for (uint32_t rank = 0; rank < engine->host->n_ranks; rank++) {
+        fy_ucx_peer        *peer   = &engine->peers[rank];
+        ucp_request_param_t params = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS};
+        if (peer->ep != NULL && peer->is_guarded) {
+            params.flags   = UCP_EP_CLOSE_FLAG_FORCE;
+            requests[rank] = ucp_ep_close_nbx(peer->ep, &params);
+            peer->ep       = NULL;
+        } else if (peer->ep != NULL && may_owe_answer(engine, rank)) {
+            requests[rank] = ucp_ep_flush_nbx(peer->ep, &params);
+            peer->is_met   = true;
+            owes           = true;
+        }
+    }
+    if (!end_requests(engine, requests, fy_ucx_now_ns() + CUT_NS)) {
+        free_requests(engine);
+        engine->is_stuck = owes;
     }
 }
 
@@ -213,6 +276,11 @@ void fy_ucx_peers_close(fy_ucx *engine)
     uint32_t n_ranks  = engine->host->n_ranks;
     void   **requests = engine->closing;
     int64_t  until_ns = fy_ucx_now_ns() + CLOSE_NS;
+    if (engine->is_dead) {
+        fy_ucx_cut(engine);
+        return;
+    }
+    end_meetings(engine, until_ns);
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
         say_farewell(engine, rank);
     }
@@ -242,10 +310,5 @@ void fy_ucx_peers_close(fy_ucx *engine)
         }
     }
     (void)end_requests(engine, requests, fy_ucx_now_ns() + CLOSE_NS);
-    for (uint32_t rank = 0; rank < n_ranks; rank++) {
-        if (requests[rank] != NULL) {
-            ucp_request_free(requests[rank]);
-            requests[rank] = NULL;
-        }
-    }
+    free_requests(engine);
 }

@@ -274,6 +274,30 @@ static ucs_status_t on_farewell(const message *m)
 {
     m->peer->has_left          = true;
     m->engine->news.is_changed = true;
+    fy_ucx_due(m->peer);
+    return UCS_OK;
+}
+
+static ucs_status_t on_hello(const message *m)
+{
+    if (m->peer->is_greeted) {
+        break_protocol(m->engine, m->header->source);
+        return UCS_OK;
+    }
+    m->peer->is_greeted = true;
+    fy_ucx_due(m->peer);
+    return UCS_OK;
+}
+
+static ucs_status_t on_named(const message *m)
+{
+    if (m->header->source >= m->engine->host->rank || !m->peer->is_greeted ||
+        !m->peer->has_greeted || m->peer->is_met) {
+        break_protocol(m->engine, m->header->source);
+        return UCS_OK;
+    }
+    m->peer->is_met = true;
+    fy_ucx_due(m->peer);
     return UCS_OK;
 }
 
@@ -286,7 +310,8 @@ static ucs_status_t on_message(void *context, const void *header, size_t header_
         return UCS_OK;
     }
     memcpy(&copy, header, header_bytes);
-    if (copy.source >= engine->host->n_ranks || engine->is_dead || engine->is_closing) {
+    if (copy.source >= engine->host->n_ranks || engine->is_dead ||
+        (engine->is_closing && copy.kind < FY_UCX_FAREWELL)) {
         return UCS_OK;
     }
     message m = {
@@ -297,7 +322,6 @@ static ucs_status_t on_message(void *context, const void *header, size_t header_
         .bytes         = bytes,
         .is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0,
     };
-    m.peer->is_heard = true;
     m.peer->n_events++;
     switch ((fy_ucx_kind)copy.kind) {
     case FY_UCX_PUT:
@@ -314,6 +338,10 @@ static ucs_status_t on_message(void *context, const void *header, size_t header_
         return on_key(&m);
     case FY_UCX_FAREWELL:
         return on_farewell(&m);
+    case FY_UCX_HELLO:
+        return on_hello(&m);
+    case FY_UCX_NAMED:
+        return on_named(&m);
     }
     return UCS_OK;
 }

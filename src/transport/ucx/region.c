@@ -10,6 +10,16 @@ static size_t bucket_of(uint64_t id)
     return (size_t)((id * 0x9e3779b97f4a7c15u) >> 56) % FY_UCX_BUCKETS;
 }
 
+/*
+ * Registering takes a second for some gigabytes, so it is done here and not when a peer asks: that
+ * would be answered by the thread that tells the others that this rank lives.
+ */
+static bool is_used_by_rma(const fy_ucx *engine)
+{
+    return engine->mode == FY_UCX_RMA ||
+           (engine->mode == FY_UCX_AUTO && engine->peers[engine->host->rank].has_rdma);
+}
+
 ferry_status fy_ucx_attach(void *state, const fy_region_view *view, void **attachment_out,
                            ferry_error *error)
 {
@@ -24,6 +34,10 @@ ferry_status fy_ucx_attach(void *state, const fy_region_view *view, void **attac
         fy_ucx_region **bucket = &engine->regions[bucket_of(view->id)];
         region->next           = *bucket;
         *bucket                = region;
+        if (is_used_by_rma(engine)) {
+            fy_ucx_disarm(engine);
+            (void)fy_ucx_region_map(engine, region); /* else messages reach it */
+        }
         fy_ucx_leave(engine);
     }
     *attachment_out = region;
@@ -160,6 +174,9 @@ void fy_ucx_release(void *state, const fy_region_view *view, void *attachment)
             lose_users(engine, region);
         }
     }
+    if (engine->is_dead) {
+        fy_ucx_cut(engine);
+    }
     forget_region(engine, region);
     for (uint32_t i = 0; i < region->n_keys; i++) {
         if (region->keys[i].rkey != NULL) {
@@ -186,7 +203,7 @@ ferry_status fy_ucx_revoke(void *state, const fy_region_view *view, void *attach
     fy_ucx        *engine = state;
     fy_ucx_region *region = attachment;
     fy_ucx_enter(engine);
-    engine->is_dead = true;
+    fy_ucx_cut(engine);
     if (region->memory != NULL) {
         (void)ucp_mem_unmap(engine->context, region->memory);
         region->memory = NULL;

@@ -46,16 +46,17 @@ static ucp_request_param_t params_of(fy_ucx_op *op)
     };
 }
 
-void fy_ucx_send(fy_ucx_op *op)
+/* These say nothing that is not in the first fields, and a HELLO must be short. */
+static bool is_short(const fy_ucx_header *header)
 {
-    fy_ucx_peer *peer         = &op->engine->peers[op->peer];
-    size_t       header_bytes = FY_UCX_HEADER_BYTES;
-    if (op->header.kind == FY_UCX_PUT) {
-        op->header.number = peer->next_number++;
-        if (op->header.after == FY_UCX_NOTHING) {
-            header_bytes = FY_UCX_SHORT_HEADER;
-        }
-    }
+    return header->kind >= FY_UCX_FAREWELL ||
+           (header->kind == FY_UCX_PUT && header->after == FY_UCX_NOTHING);
+}
+
+static void send_now(fy_ucx_op *op)
+{
+    fy_ucx_peer *peer          = &op->engine->peers[op->peer];
+    size_t       header_bytes  = is_short(&op->header) ? FY_UCX_SHORT_HEADER : FY_UCX_HEADER_BYTES;
     ucp_request_param_t params = params_of(op);
     /* Left alone UCX sends more eagerly, for receivers that do not copy; here that is a copy more.
      */
@@ -63,8 +64,32 @@ void fy_ucx_send(fy_ucx_op *op)
         params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
         params.flags = op->bytes <= EAGER_BYTES ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
     }
+    if (op->role == FY_UCX_NAMING) {
+        params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+        params.flags |= UCP_AM_SEND_FLAG_REPLY;
+    }
     settle_request(op, ucp_am_send_nbx(peer->ep, FY_UCX_MESSAGE_ID, &op->header, header_bytes,
                                        op->bytes == 0 ? NULL : op->body, op->bytes, &params));
+}
+
+void fy_ucx_send(fy_ucx_op *op)
+{
+    fy_ucx_peer *peer = &op->engine->peers[op->peer];
+    if (op->header.kind == FY_UCX_PUT) {
+        op->header.number = peer->next_number++;
+    }
+    if (peer->is_met || op->header.kind >= FY_UCX_FAREWELL) {
+        send_now(op);
+    } else {
+        fy_ucx_enqueue(&peer->early, op);
+    }
+}
+
+void fy_ucx_flush_ep(fy_ucx_op *op)
+{
+    ucp_request_param_t params = params_of(op);
+    params.op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    settle_request(op, ucp_ep_flush_nbx(op->engine->peers[op->peer].ep, &params));
 }
 
 /*
@@ -84,9 +109,7 @@ static ferry_status flush_rma(fy_ucx *engine, uint32_t rank, fy_ucx_op *held, fe
     op->body            = held;
     peer->has_unflushed = false;
     peer->n_flushing++;
-    ucp_request_param_t params = params_of(op);
-    params.op_attr_mask &= ~(uint32_t)UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    settle_request(op, ucp_ep_flush_nbx(peer->ep, &params));
+    fy_ucx_flush_ep(op);
     return FERRY_OK;
 }
 
@@ -448,9 +471,7 @@ static void do_job(fy_ucx *engine, fy_ucx_op *op)
         fy_ucx_finish(op, UCS_ERR_CANCELED);
         return;
     }
-    ferry_error error;
-    if (fy_ucx_connect(engine, op->peer, &error) != FERRY_OK) {
-        fy_ucx_lose(engine, op->peer, "%.200s", error.message);
+    if (fy_ucx_connect(engine, op->peer, NULL) != FERRY_OK) {
         fy_ucx_finish(op, UCS_ERR_CANCELED);
         return;
     }
@@ -458,6 +479,23 @@ static void do_job(fy_ucx *engine, fy_ucx_op *op)
         pack_key(engine, op);
     }
     fy_ucx_send(op);
+}
+
+static void serve_due(fy_ucx *engine, fy_ucx_peer *peer)
+{
+    bool is_gone = peer->is_lost || peer->has_left;
+    if (!is_gone && !peer->is_met) {
+        fy_ucx_meet(engine, (uint32_t)(peer - engine->peers));
+    }
+    while (peer->early.first != NULL && is_gone) {
+        fy_ucx_finish(fy_ucx_dequeue(&peer->early), UCS_ERR_CANCELED);
+    }
+    while (peer->early.first != NULL && peer->is_met) {
+        send_now(fy_ucx_dequeue(&peer->early));
+    }
+    while (peer->held.first != NULL && peer->held.first->is_free) {
+        fy_ucx_send(fy_ucx_dequeue(&peer->held));
+    }
 }
 
 bool fy_ucx_settle(fy_ucx *engine)
@@ -468,13 +506,11 @@ bool fy_ucx_settle(fy_ucx *engine)
         do_job(engine, op);
         any = true;
     }
-    while (engine->freed != NULL) {
-        fy_ucx_peer *peer = engine->freed;
-        engine->freed     = peer->next_freed;
-        peer->is_freed    = false;
-        while (peer->held.first != NULL && peer->held.first->is_free) {
-            fy_ucx_send(fy_ucx_dequeue(&peer->held));
-        }
+    while (engine->due != NULL) {
+        fy_ucx_peer *peer = engine->due;
+        engine->due       = peer->next_due;
+        peer->is_due      = false;
+        serve_due(engine, peer);
         any = true;
     }
     return any;
@@ -483,16 +519,10 @@ bool fy_ucx_settle(fy_ucx *engine)
 /* A held message's flush is over: settle lets it go, for callbacks do not send. */
 static void free_held(fy_ucx_op *flush)
 {
-    fy_ucx      *engine = flush->engine;
-    fy_ucx_peer *peer   = &engine->peers[flush->peer];
-    fy_ucx_op   *held   = flush->body;
+    fy_ucx_op *held = flush->body;
     if (held != NULL) {
         held->is_free = true;
-        if (!peer->is_freed) {
-            peer->is_freed   = true;
-            peer->next_freed = engine->freed;
-            engine->freed    = peer;
-        }
+        fy_ucx_due(&flush->engine->peers[flush->peer]);
     }
 }
 
@@ -538,6 +568,16 @@ void fy_ucx_finish(fy_ucx_op *op, ucs_status_t status)
         }
         break;
     case FY_UCX_ASKING:
+        break;
+    case FY_UCX_MEETING:
+        peer->can_send = status == UCS_OK;
+        fy_ucx_due(peer);
+        break;
+    case FY_UCX_NAMING:
+        if (status == UCS_OK) {
+            peer->is_met = true;
+            fy_ucx_due(peer);
+        }
         break;
     }
     uint32_t source = op->peer;

@@ -44,14 +44,16 @@ typedef struct fy_ucx_region {
 } fy_ucx_region;
 
 typedef enum fy_ucx_role {
-    FY_UCX_SENDING   = 1, /* a PUT whose source is still needed */
-    FY_UCX_RECEIVING = 2, /* a PUT's body on its way into region */
-    FY_UCX_WRITING   = 3, /* RMA */
-    FY_UCX_READING   = 4, /* RMA, or a GOT's body on its way */
-    FY_UCX_WAITING   = 5, /* a GET, for its GOT */
-    FY_UCX_FLUSHING  = 6, /* RMA puts before what is held, or before a flush ends */
-    FY_UCX_REPLYING  = 7, /* a message that uses no memory of the caller's */
-    FY_UCX_ASKING    = 8, /* waits for a KEY */
+    FY_UCX_SENDING   = 1,  /* a PUT whose source is still needed */
+    FY_UCX_RECEIVING = 2,  /* a PUT's body on its way into region */
+    FY_UCX_WRITING   = 3,  /* RMA */
+    FY_UCX_READING   = 4,  /* RMA, or a GOT's body on its way */
+    FY_UCX_WAITING   = 5,  /* a GET, for its GOT */
+    FY_UCX_FLUSHING  = 6,  /* RMA puts before what is held, or before a flush ends */
+    FY_UCX_REPLYING  = 7,  /* a message that uses no memory of the caller's */
+    FY_UCX_ASKING    = 8,  /* waits for a KEY */
+    FY_UCX_MEETING   = 9,  /* the flush of an endpoint that was just made: see meet.c */
+    FY_UCX_NAMING    = 10, /* a NAMED on its way */
 } fy_ucx_role;
 
 /* Something under way. Ops come from a pool that only grows. */
@@ -78,13 +80,18 @@ typedef struct fy_ucx_queue {
 struct fy_ucx_peer {
     fy_ucx  *engine;
     ucp_ep_h ep; /* NULL until first used */
-    bool     is_heard;
-    bool     has_left; /* said farewell */
-    bool     is_lost;
-    bool     is_fast; /* UCX does RMA to it without its CPU: not over TCP */
-    bool     uses_rma;
-    bool     has_rdma;   /* it says that its UCX has a network other than TCP */
-    bool     is_guarded; /* the endpoint has UCX's error handling */
+    /* The steps of a connection: see meet.c. */
+    bool can_send;
+    bool has_greeted; /* it was sent a HELLO */
+    bool is_greeted;  /* it has sent one */
+    bool is_naming;   /* it is being sent what makes UCX tell names */
+    bool is_met;
+    bool has_left; /* said farewell */
+    bool is_lost;
+    bool is_fast; /* UCX does RMA to it without its CPU: not over TCP */
+    bool uses_rma;
+    bool has_rdma;   /* it says that its UCX has a network other than TCP */
+    bool is_guarded; /* the endpoint has UCX's error handling */
     /* To it: */
     uint64_t     next_number;
     uint64_t     reached; /* the number below which it has answered for */
@@ -97,9 +104,10 @@ struct fy_ucx_peer {
     bool         has_unflushed; /* RMA puts since the last ucp_ep_flush */
     bool         is_asking;     /* for a key */
     bool         is_trying;     /* to flush: see fy_ucx_try_flush */
-    bool         is_freed;      /* in the engine's list of those with held messages that may go */
+    bool         is_due;        /* in the engine's list of those for which settle has to do */
     fy_ucx_queue held;          /* PUTs that wait for a flush of the RMA puts before them */
-    fy_ucx_peer *next_freed;
+    fy_ucx_queue early;         /* messages that wait until the connection is made */
+    fy_ucx_peer *next_due;
     /* From it: */
     fy_ucx_order order;
     uint64_t     n_events; /* signs of life: whatever completes or arrives */
@@ -130,6 +138,7 @@ struct fy_ucx {
     bool            has_mutex;
     bool            hurries;    /* puts do not wait */
     bool            is_closing; /* what breaks now is no news */
+    bool            is_stuck;   /* what must end before the worker is destroyed does not */
     bool            is_dead;    /* the world has failed or is about to: the worker runs no more */
     fy_ucx_peer    *peers;
     fy_ucx_region  *regions[FY_UCX_BUCKETS]; /* own ones, by id */
@@ -138,7 +147,7 @@ struct fy_ucx {
     size_t          chunk_capacity;
     fy_ucx_op      *free_ops;
     fy_ucx_queue    jobs; /* what handlers found to do, but may not do themselves */
-    fy_ucx_peer    *freed;
+    fy_ucx_peer    *due;
     void          **closing; /* a request per peer, for close */
     fy_ucx_news     news;
 
@@ -162,6 +171,8 @@ fy_ucx_op *fy_ucx_op_find(fy_ucx *engine, uint64_t index, uint32_t peer, fy_ucx_
 void       fy_ucx_pool_cleanup(fy_ucx *engine);
 void       fy_ucx_enqueue(fy_ucx_queue *queue, fy_ucx_op *op);
 fy_ucx_op *fy_ucx_dequeue(fy_ucx_queue *queue);
+/* There is something to do for peer that its handlers may not do themselves: settle does it. */
+void fy_ucx_due(fy_ucx_peer *peer);
 
 /* -- wake.c: the mutex, the worker, and who runs it when the caller does not */
 ferry_status fy_ucx_wake_open(fy_ucx *engine, ferry_error *error);
@@ -176,7 +187,12 @@ int64_t fy_ucx_sleep_ns(void *state);
 int64_t fy_ucx_now_ns(void);
 bool    fy_ucx_progress(void *state);
 
+/* -- meet.c */
+/* Under the mutex: goes on with a connection, or begins it. */
+void fy_ucx_meet(fy_ucx *engine, uint32_t rank);
+
 /* -- peer.c */
+/* Under the mutex: makes the endpoint. A peer to which none can be made is lost. */
 ferry_status fy_ucx_connect(fy_ucx *engine, uint32_t peer, ferry_error *error);
 /*
  * Under the mutex: news of a peer that is gone, or that breaks the protocol. The world fails with
@@ -187,7 +203,9 @@ void fy_ucx_lose(fy_ucx *engine, uint32_t peer, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* FERRY_OK, or why nothing can be sent to this peer. */
 ferry_status fy_ucx_peer_state(const fy_ucx *engine, uint32_t peer, ferry_error *error);
-void         fy_ucx_peers_close(fy_ucx *engine);
+/* Under the mutex, in a failed world: nothing that was posted goes on. Can be repeated. */
+void fy_ucx_cut(fy_ucx *engine);
+void fy_ucx_peers_close(fy_ucx *engine);
 
 /* -- region.c */
 ferry_status fy_ucx_attach(void *state, const fy_region_view *view, void **attachment_out,
@@ -210,8 +228,13 @@ ferry_status fy_ucx_put(void *state, uint32_t peer, const fy_region_view *view, 
                         const fy_signal_view *signal, ferry_error *error);
 ferry_status fy_ucx_get(void *state, uint32_t peer, const fy_region_view *view, void *attachment,
                         uint64_t offset, void *target, uint64_t bytes, ferry_error *error);
-/* Under the mutex: sends a message whose header is filled; the op is no longer the caller's. */
+/*
+ * Under the mutex: sends a message whose header is filled, or keeps it until the connection is
+ * made; the op is no longer the caller's.
+ */
 void fy_ucx_send(fy_ucx_op *op);
+/* Under the mutex: flushes the endpoint of op's peer; op is no longer the caller's. */
+void fy_ucx_flush_ep(fy_ucx_op *op);
 /* Under the mutex: asks peer to say when all sent so far is in place. */
 ferry_status fy_ucx_ask_reached(fy_ucx *engine, uint32_t peer, ferry_error *error);
 /* Under the mutex: does what handlers left; true if there was anything. */

@@ -37,6 +37,8 @@ typedef enum fy_ucx_kind {
     FY_UCX_ASK_KEY  = 5, /* asks for what RMA needs to reach region */
     FY_UCX_KEY      = 6, /* answers: the body is a packed key, or empty if there is none */
     FY_UCX_FAREWELL = 7, /* the source closes in good order: its silence is no death */
+    FY_UCX_HELLO    = 8, /* the source can be sent something; this and the next in meet.c */
+    FY_UCX_NAMED    = 9, /* and by any of UCX's ways */
 } fy_ucx_kind;
 
 #endif
