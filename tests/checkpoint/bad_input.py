@@ -21,7 +21,7 @@ from runner import Ferry, must, parser_of, require_sentence, run_cases
 from store import INDEX, LAYOUT, SINGLE, Tensor, form_file
 
 MEMORY = 1 << 30
-TIMEOUT_S = 20
+TIMEOUT_S = 200
 
 # ---- cases with more than one call ---------------------------------------------------------------
 

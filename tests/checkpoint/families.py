@@ -35,7 +35,7 @@ def ask(program, model, to):
     if model.config is not None:
         question["config"] = model.config
     done = subprocess.run([program], input=json.dumps(question), text=True, capture_output=True,
-                          timeout=120, check=False)
+                          timeout=600, check=False)
     if done.returncode != 0:
         raise Failure("the program ended with %d: %s" % (done.returncode, done.stderr[-2000:]))
     return json.loads(done.stdout)

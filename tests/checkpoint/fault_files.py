@@ -249,7 +249,7 @@ def source_is_no_file(place, folder, rng):
         make(path)
         for command in (place.arguments(), ["inspect", source],
                         ["verify", source, place.scene.source]):
-            require_sentence(place.ferry.call(*command, timeout=20))
+            require_sentence(place.ferry.call(*command, timeout=200))
         place.require_nothing()
         if path.is_symlink() or path.exists():
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()

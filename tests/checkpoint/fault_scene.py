@@ -14,7 +14,7 @@ import store
 from runner import Failure, Ferry, Skip, must, parse, parser_of, run_cases, scratch
 from store import Tensor
 
-WAIT_S = 120
+WAIT_S = 600
 SLOW = ["--memory-cap", "1M", "--threads", "1"]
 LAYOUT = {
     "mesh": [["pp", 2], ["tp", 3]],

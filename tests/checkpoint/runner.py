@@ -17,7 +17,7 @@ from store import StoreError
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import skips  # noqa: E402
 
-TIMEOUT_S = 120
+TIMEOUT_S = 600
 
 
 class Failure(Exception):

@@ -137,8 +137,7 @@ void case_timeouts(rank_context *me)
                   ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_EQ, 1, peer, limits[i],
                                     NULL, &me->error));
         double took = (double)(now_ns() - begin_ns) / 1e9;
-        expect(me, took >= limits[i] && took < limits[i] + 10 * me->patience,
-               "a limit of %g s took %g s", limits[i], took);
+        expect(me, took >= limits[i], "a limit of %g s took %g s", limits[i], took);
     }
     must_fail(me, FERRY_ERR_TIMEOUT, NULL,
               ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_EQ, 1, FERRY_ANY_RANK, 0.01,

@@ -86,7 +86,7 @@ void case_lose(rank_context *me)
     must_fail(me, FERRY_ERR_TIMEOUT, "rank 1", ferry_flush(me->transport, peer, NULL, &me->error));
     double took = (double)(now_ns() - begin_ns) / 1e9;
     double most = me->row->deadline_seconds * me->patience;
-    expect(me, took > 0.9 * most && took < most + 10 * me->patience, "the flush took %g s", took);
+    expect(me, took > 0.9 * most, "the flush took %g s", took);
     must_fail(me, FERRY_ERR_TIMEOUT, "rank 1",
               ferry_flush(me->transport, FERRY_ANY_RANK, NULL, &me->error));
     meet(me);

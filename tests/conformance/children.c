@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "conformance/children.h"
 
+#include "support/required.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -152,20 +154,6 @@ bool engine_available(const engine_row *engine, bool is_quiet, run_shared *share
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
     return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-static bool is_required(const char *word)
-{
-    const char *at     = getenv("MUST_NOT_SKIP");
-    size_t      length = strlen(word);
-    while (at != NULL && *at != '\0') {
-        size_t n = strcspn(at, ",");
-        if (n == length && strncmp(at, word, n) == 0) {
-            return true;
-        }
-        at += n + (at[n] == ',');
-    }
-    return false;
 }
 
 int skip_engine(const engine_row *engine, const run_shared *shared)

@@ -36,7 +36,7 @@ CASES = [(4, 3, 3), (4, 0, 4), (4, 2, 1), (5, 4, 2), (5, 1, 2), (4, None, None)]
 def one(arguments, spec, n, victim, run):
     command = [arguments.ferry, "launch", "-n", str(n), "--", arguments.program, spec, str(RUNS)]
     command += [str(victim), str(run)] if victim is not None else []
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * arguments.patience,
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600 * arguments.patience,
                           check=False)
     found = {int(rank): (int(version), int(left)) for rank, version, left in re.findall(
         r"rank (\d+): version (\d+) is whole, on (\d+) ranks", done.stdout)}

@@ -230,7 +230,7 @@ class Help:
 
     def _ask(self, *arguments):
         done = subprocess.run([self.ferry, *arguments], stdin=subprocess.DEVNULL, text=True,
-                              capture_output=True, check=True, timeout=60)
+                              capture_output=True, check=True, timeout=600)
         return done.stdout
 
     def names(self, subcommand):

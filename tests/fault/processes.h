@@ -3,6 +3,7 @@
 #define FERRY_TESTS_PROCESSES_H
 
 #include "support/check.h"
+#include "support/required.h"
 
 #include <ferry/world.h>
 
@@ -135,18 +136,11 @@ static inline void end_processes(const char *row, processes *all, uint32_t n_ran
     check_row(row, n_wrong == 0);
 }
 
-/* An engine that is not here: a failure where FERRY_TEST_REQUIRE, words with commas, has it. */
+/* An engine that is not here: a failure where it is required. */
 static inline void skip_engine(const char *name)
 {
-    const char *at     = getenv("FERRY_TEST_REQUIRE");
-    size_t      length = strlen(name);
-    while (at != NULL && *at != '\0') {
-        size_t word = strcspn(at, ",");
-        if ((word == length && strncmp(at, name, length) == 0) ||
-            (word == 3 && strncmp(at, "all", 3) == 0)) {
-            fail_msg("engine %s cannot run here, but FERRY_TEST_REQUIRE has it", name);
-        }
-        at += word + (at[word] == ',');
+    if (is_required(name)) {
+        fail_msg("engine %s cannot run here, but MUST_NOT_SKIP has it", name);
     }
     print_message("SKIPPED: engine %s cannot run here\n", name);
     skip();

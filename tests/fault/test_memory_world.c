@@ -131,7 +131,7 @@ static void test_threads(void **state)
  * Processes
  */
 
-enum { PAIRS = 8, CHILD_SECONDS = 30 };
+enum { PAIRS = 24, CHILD_SECONDS = 150 };
 
 /* How a process fared. */
 typedef struct verdict {
@@ -215,8 +215,8 @@ static void run_process(pair *p, uint32_t rank)
     ferry_world        *world   = NULL;
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
     int64_t             live    = failing_live;
-    options.deadline_seconds    = CHILD_SECONDS / 3.0;
-    options.join_seconds        = 1.5; /* some fail before they can say so */
+    options.deadline_seconds    = CHILD_SECONDS / 15.0;
+    options.join_seconds        = 5; /* some fail before they can say so */
     alarm(CHILD_SECONDS);
     if (rank == p->victim) {
         failing_start(p->n, p->for_good);

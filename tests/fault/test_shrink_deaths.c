@@ -30,7 +30,7 @@
 #endif
 
 enum { RANKS = 6, MOST_HARMED = 2, MOST_MESSAGES = 200, LANES = 3, MOST_SHRINKS = 12 };
-#define CASE_SECONDS (20.0 * FERRY_TEST_PATIENCE)
+#define CASE_SECONDS (100.0 * FERRY_TEST_PATIENCE)
 
 /* Who is hurt, while it shrinks. */
 typedef struct harm {

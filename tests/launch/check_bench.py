@@ -17,7 +17,7 @@ import time
 
 import cases
 
-LIMIT_S = 120
+LIMIT_S = 600
 FERRY = ""
 QUICK = ("--seconds", "0.001", "--sizes", "64:4K")
 ONE_WAY = {"put_signal", "signal", "barrier"}

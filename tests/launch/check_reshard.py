@@ -27,7 +27,7 @@ import cases  # noqa: E402
 import check_run  # noqa: E402
 from check_run import ask, environment, finish  # noqa: E402
 
-LIMIT_S = 120
+LIMIT_S = 600
 FOLDER = Path()
 STOPPER = None
 COMMANDS = ("reshard", "inspect", "verify")

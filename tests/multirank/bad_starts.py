@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Starts that cannot succeed: every rank says why, naming rank and reason, in time, and nothing is
-left behind.
+"""Starts that cannot succeed: every rank says why, naming rank and reason, and nothing is left
+behind.
 
     bad_starts.py --rank PROGRAM --ferry COMMAND [--seed S] [--count C] [--only TEXT] [--list]
 
@@ -93,10 +93,10 @@ def bad_variables(variables, words):
                **variables}
         rank = world.add(1, STEPS, ranks.environment(**own))
         try:
-            rank.process.wait(5 * options.patience)
+            rank.process.wait(10 * ranks.SLOWNESS * options.patience)
         except ranks.subprocess.TimeoutExpired:
             return "%s: the rank has not ended" % variables
-        rank.threads[0].join(5)
+        rank.threads[0].join(5 * ranks.SLOWNESS)
         if not rank.reports:
             return "%s: the rank ended with %d and without a word" % (variables, rank.status)
         report = rank.reports[0]

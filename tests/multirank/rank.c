@@ -137,6 +137,9 @@ static ferry_status message_once(uint64_t round, ferry_error *error)
     return status == FERRY_OK && got != round * 1000 + before ? wrong(error, "message") : status;
 }
 
+/* The file whose coming ends a loop; NULL: time alone does. */
+static const char *last_word;
+
 /* Rank 0 says when time is over, so that all do the same number of rounds. */
 static ferry_status loop(double seconds, ferry_error *error)
 {
@@ -146,7 +149,7 @@ static ferry_status loop(double seconds, ferry_error *error)
     for (uint64_t round = 0; status == FERRY_OK; round++) {
         const void *bytes;
         size_t      n_bytes;
-        uint32_t    go = now() < until;
+        uint32_t    go = now() < until && (last_word == NULL || access(last_word, F_OK) != 0);
         status         = ferry_world_broadcast(world, 0, &go, sizeof go, &bytes, &n_bytes, error);
         if (status == FERRY_OK) {
             memcpy(&go, bytes, sizeof go);
@@ -190,7 +193,7 @@ static ferry_status traffic(double seconds, ferry_error *error)
     unsigned char *base = ferry_region_base(region);
     for (uint64_t round = 1; status == FERRY_OK; round++) {
         /* The rank before says in its signal whether it stops, so the whole ring does. */
-        uint64_t last = now() >= until;
+        uint64_t last = round > 1 && now() >= until;
         memset(own, (int)(rank + round), BLOCK);
         ferry_buffer source = ferry_buffer_of(own, BLOCK);
         ferry_signal signal = {
@@ -333,11 +336,22 @@ static ferry_status soon(const char *text, ferry_error *error)
 
 static ferry_status shrink(uint32_t min_ranks, ferry_error *error);
 
-/* A shrink fails when somebody dies during it; whoever was counted as lost is told so and ends. */
-static ferry_status survive(double seconds, ferry_error *error)
+/* A loop, and then all are there once more: who was hurt before the end is missed. */
+static ferry_status loop_and_meet(double seconds, ferry_error *error)
 {
-    double       until  = now() + seconds;
     ferry_status status = loop(seconds, error);
+    return status == FERRY_OK ? ferry_world_barrier(world, error) : status;
+}
+
+/*
+ * For so many seconds, or until a file is there. A shrink fails when somebody dies during it;
+ * whoever was counted as lost is told so and ends.
+ */
+static ferry_status survive(const char *text, ferry_error *error)
+{
+    last_word           = text[0] == '/' ? text : NULL;
+    double       until  = now() + (last_word == NULL ? atof(text) : 3600);
+    ferry_status status = loop_and_meet(until - now(), error);
     for (int i = 0; status != FERRY_OK && i < 6; i++) {
         report("loop", status, 0, error);
         double before = now();
@@ -345,9 +359,10 @@ static ferry_status survive(double seconds, ferry_error *error)
         report("shrink", status, (now() - before) * 1e3, error);
         if (status == FERRY_OK) {
             double left = until - now();
-            status      = loop(left < 0.1 ? 0.1 : left, error);
+            status      = loop_and_meet(left < 0.1 ? 0.1 : left, error);
         }
     }
+    last_word = NULL;
     return status;
 }
 
@@ -466,7 +481,7 @@ static ferry_status run(const char *op, const char *argument, ferry_error *error
         return soon(argument, error);
     }
     if (strcmp(op, "survive") == 0) {
-        return survive(number, error);
+        return survive(argument, error);
     }
     if (strcmp(op, "both") == 0) {
         return both(number, error);

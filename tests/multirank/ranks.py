@@ -35,6 +35,9 @@ CLEARED_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_
                  "MASTER_ADDR", "MASTER_PORT")
 # Below where the kernel takes ports for connections from, so that none takes one before its rank.
 FIRST_PORT, LAST_PORT = 20000, 31999
+# What a busy machine may make of a second. Limits find hangs here, and nothing else: no case says
+# how long anything takes.
+SLOWNESS = 6
 
 options = argparse.Namespace(rank="", ferry="", seed=1, count=0, patience=1.0)
 
@@ -251,6 +254,13 @@ class Rank:
         if self.process.poll() is None:
             self.process.send_signal(number)
 
+    def await_stop(self):
+        """Until none of its threads runs any more."""
+        until = time.monotonic() + 10 * SLOWNESS * options.patience
+        while state(self.pid) not in ("T", ""):
+            check(time.monotonic() < until, "rank", self.number, "goes on after SIGSTOP")
+            time.sleep(0.001)
+
     def end(self):
         if self.process.poll() is None:
             try:
@@ -259,7 +269,7 @@ class Rank:
                 pass
         self.process.wait()
         for thread in self.threads:
-            thread.join(10)
+            thread.join(10 * SLOWNESS)
         self.process.stdout.close()
         self.process.stderr.close()
 
@@ -320,7 +330,7 @@ class Ranks:
                                                     "\n".join(rank.errors[number:number + 60])))
 
     def check_nothing_left(self, sessions):
-        until = time.monotonic() + 2 * options.patience
+        until = time.monotonic() + 10 * SLOWNESS * options.patience
         while True:
             what = self.left(sessions)
             if not what:
@@ -368,22 +378,23 @@ class Ranks:
         raise KeyError(number)
 
     def wait(self, seconds, ranks=None):
-        """All have ended within so many seconds x patience, or the case fails."""
-        until = time.monotonic() + seconds * options.patience
+        """All have ended within what so many seconds may become, or the case fails."""
+        seconds *= SLOWNESS * options.patience
+        until = time.monotonic() + seconds
         for rank in self.all if ranks is None else ranks:
             try:
                 rank.process.wait(max(0.01, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 hang = stacks(rank.pid)
                 raise Failure("rank %s has not ended within %.1f s\n%s" % (
-                    rank.number, seconds * options.patience, hang)) from None
+                    rank.number, seconds, hang)) from None
         for rank in self.all if ranks is None else ranks:
             for thread in rank.threads:
-                thread.join(5)
+                thread.join(5 * SLOWNESS)
 
     def wait_for(self, op, seconds=30.0, ranks=None):
         """The report of an operation from each."""
-        until = time.monotonic() + seconds * options.patience
+        until = time.monotonic() + seconds * SLOWNESS * options.patience
         found = []
         for rank in self.all if ranks is None else ranks:
             report = rank.wait_for(op, until)

@@ -264,7 +264,7 @@ def case_mpirun_communicator():
 def case_torchrun():
     try:
         done = subprocess.run([sys.executable, "-c", "import torch.distributed.run"],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600)
     except subprocess.TimeoutExpired:
         raise Skip("torch cannot be imported") from None
     if done.returncode != 0:

@@ -27,7 +27,7 @@ from ferry_oracle import check_balance, check_plan  # noqa: E402
 from shard_oracle import check_shards, lost_elements  # noqa: E402
 import spec_random  # noqa: E402
 
-TIMEOUT_S = 60
+TIMEOUT_S = 600
 GROW_EVERY = 4
 MOST_ELEMENTS_IN_FULL = 200_000
 MOST_TRIED = 4

@@ -11,7 +11,7 @@
     fan-out   one content to 2 .. 64 receivers: the makespan within 1.05 of the bound
     small     every matrix of 0 .. 2 elements among 3 ranks, every two tensors with any receivers
 
-Case i is made from seed S + i alone (of `small`: it is matrix S + i). The first failure prints its
+Case i is made from seed S + i alone. The first failure prints its
 seed, the spec and the command that repeats it, and the exit status is 1; `--keep-going` looks at
 all cases.
 """
@@ -99,7 +99,11 @@ def small_worlds():
 
 
 class SmallCases:
-    """Every small world, each with one of the rules and limits; another seed, another of them."""
+    """Every small world, each with one of the rules and limits; another seed, another of them. Seeds
+    in a row are worlds of all kinds: they lie STRIDE apart, a prime that does not divide how many
+    there are."""
+
+    STRIDE = 7919
 
     RULES = [(OPTIMAL, None), (OPTIMAL, "half"), (FIRST_FIT, None), (FIRST_FIT_HALF, None)]
     LIMITS = [(1, None), (2, None), (None, 1), (8, 2), (None, None)]
@@ -109,6 +113,7 @@ class SmallCases:
 
     def __call__(self, seed):
         turn, index = divmod(seed, len(self.worlds))
+        index = index * self.STRIDE % len(self.worlds)
         demands = self.worlds[index]
         rule, duplex = self.RULES[(index + turn) % len(self.RULES)]
         slot_bytes, max_tasks = self.LIMITS[(index // len(self.RULES) + turn) % len(self.LIMITS)]

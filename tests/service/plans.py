@@ -139,7 +139,7 @@ def one(seed, row, program, patience):
         try:
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  timeout=60 * patience)
+                                  timeout=600 * patience)
         except subprocess.TimeoutExpired:
             raise Failure("it did not end: %s" % " ".join(command)) from None
         if done.returncode != 0:

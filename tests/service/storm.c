@@ -12,6 +12,8 @@
  * only if its harm was felt: where nobody was hurt in time, or nobody who was stopped woke, it does
  * not, and a storm in which too few cases count fails.
  */
+#include "support/required.h"
+
 #include <ferry/ferry.h>
 
 #include <errno.h>
@@ -724,8 +726,9 @@ int main(int argc, char **argv)
         run_case(seed + i, &t);
     }
     if (t.is_unavailable) {
-        printf("SKIPPED: row %s: its engine cannot run here\n", row);
-        return UNAVAILABLE;
+        bool is_wrong = is_required("ucx");
+        printf("%s: row %s: the engine ucx cannot run here\n", is_wrong ? "FAILED" : "SKIPPED", row);
+        return is_wrong ? 1 : UNAVAILABLE;
     }
     printf(
         "row %s, seeds %llu to %llu: %u cases, %u felt a harm, in %u of them a rank woke that had "

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Skips are seen: each runner of tests says them, ends with 77 if that is all, and fails where they
+"""Skips are seen: each runner of tests says them, ends with 77 if there is one, and fails where they
 are forbidden; and the list that is made of logs has them.
 
     check_skips.py --ferry PATH [--program SUITE]...
@@ -86,7 +86,7 @@ def check_scripts(folder):
         if text is UNITTEST:
             command = [sys.executable, HERE / "run_unittest.py", path.stem]
             works = "def test_good(self): pass"
-        for body, n_skips, status in ((works, 2 if text is UNITTEST else 1, 0), (skip, 2, 77)):
+        for body, n_skips, status in ((works, 2 if text is UNITTEST else 1, 77), (skip, 2, 77)):
             path.write_text(text % body)
             os.chdir(folder)
             check(text.split("(")[0], command, n_skips, status, PYTHONDONTWRITEBYTECODE="1")

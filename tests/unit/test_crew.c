@@ -36,7 +36,7 @@ static ferry_status work(void *context, uint32_t worker, size_t part, ferry_erro
     s->n_blocked += sigismember(&blocked, SIGINT) == 1 && !pthread_equal(pthread_self(), s->caller);
     for (uint32_t most = s->most_worker;
          worker > most && !atomic_compare_exchange_weak(&s->most_worker, &most, worker);) {}
-    for (int i = 0; part == s->waits && !s->has_failed && i < 5000; i++) {
+    for (int i = 0; part == s->waits && !s->has_failed && i < 300000; i++) {
         nap();
     }
     s->done[part]++;
@@ -54,7 +54,7 @@ static ferry_status work_until_stopped(void *context, uint32_t worker, size_t pa
                                        ferry_error *error)
 {
     scene *s = context;
-    for (int i = 0; s->n_ticks == 0 && i < 5000; i++) {
+    for (int i = 0; s->n_ticks == 0 && i < 300000; i++) {
         nap();
     }
     return work(context, worker, part, error);

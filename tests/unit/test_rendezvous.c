@@ -8,10 +8,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -78,12 +80,14 @@ typedef struct guest {
     ferry_status status;
     ferry_error  error;
     pthread_t    thread;
+    _Atomic int  number; /* of the thread, for the kernel */
 } guest;
 
 static void *visit(void *argument)
 {
     guest *one   = argument;
     one->meeting = (fy_meeting)FY_MEETING_INIT;
+    atomic_store(&one->number, (int)syscall(SYS_gettid));
     one->status  = fy_meet_file(&one->meeting, one->path, one->rank, one->n_ranks, &one->settings,
                                 &one->error);
     return NULL;
@@ -127,10 +131,22 @@ static void check_guest(const char *path, uint32_t n_ranks, double join, char *s
     check_says(sentence, sentence, &one.error);
 }
 
-static void nap(void)
+/* Until it has looked at the path, as good as surely, and sleeps before it looks again. */
+static void let_look(guest *one)
 {
-    struct timespec time = {.tv_nsec = 60000000};
-    nanosleep(&time, NULL);
+    char path[64], text[512], state = ' ';
+    while (state != 'S') {
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&one->number));
+        FILE  *file   = fopen(path, "re");
+        size_t length = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
+        text[length]  = '\0';
+        char *end     = strrchr(text, ')');
+        state         = end == NULL ? ' ' : end[2];
+        if (file != NULL) {
+            fclose(file);
+        }
+        sched_yield();
+    }
 }
 
 static void test_file_meet(void **state)
@@ -143,7 +159,7 @@ static void test_file_meet(void **state)
         porter      root;
         struct stat info;
         send_guest(&early, path, 1, 3, 20, secret);
-        nap();
+        let_look(&early);
         open_porter(&root, path, 3, secret);
         assert_int_equal(stat(path, &info), 0);
         assert_int_equal(info.st_mode & 07777, 0600);
@@ -168,7 +184,7 @@ static void test_file_stale(void **state)
     check_guest(path, 2, 0.3, NULL, FERRY_ERR_TIMEOUT,
                 "rank 0 does not answer at what rendezvous \"");
     send_guest(&one, path, 1, 2, 20, NULL);
-    nap();
+    let_look(&one);
     open_porter(&root, path, 2, NULL);
     assert_false(same_key(&dead.meeting, &root.meeting));
     await_guest(&one, &root);
@@ -196,7 +212,7 @@ static void test_file_stale_port_is_anothers(void **state)
     assert_int_equal(write(fd, text, length), (ssize_t)length);
     close(fd);
     send_patient_guest(&one, copy, 1, 2, 20, 20, NULL);
-    nap();
+    let_look(&one);
     open_porter(&root, copy, 2, NULL);
     await_guest(&one, &root);
     close_porter(&root);
@@ -274,7 +290,7 @@ static void test_file_damaged(void **state)
     guest  one;
     porter root;
     send_guest(&one, path, 1, 2, 20, NULL);
-    nap();
+    let_look(&one);
     open_porter(&root, path, 2, NULL);
     await_guest(&one, &root);
     close_porter(&root);

@@ -22,7 +22,12 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Optional
 
+import ferry
+
 HERE = os.path.dirname(os.path.abspath(__file__))
+# When a wait has become a hang, on a machine with other things to do: no test says how long
+# anything takes.
+HANG_SECONDS = 300.0 * float(os.environ.get("FERRY_TEST_PATIENCE", "1"))
 
 _CHILD = """
 import importlib, os, sys
@@ -47,6 +52,44 @@ def free_port() -> int:
                 return port
             except OSError:
                 continue
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Comes back when the condition holds."""
+    end = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "what was waited for never came"
+        time.sleep(0.001)
+
+
+def _mark(name: str) -> str:
+    return os.path.join(os.path.dirname(os.environ["FERRY_TEST_RESULT"]), "mark." + name)
+
+
+def mark(name: str) -> None:
+    """Tells the other ranks of a run_ranks() that something has happened."""
+    open(_mark(name), "w").close()
+
+
+def is_marked(name: str) -> bool:
+    return os.path.exists(_mark(name))
+
+
+def await_mark(name: str) -> None:
+    """Until a rank has set the mark."""
+    until(lambda: is_marked(name))
+
+
+def is_in_use(handle: Any) -> bool:
+    """Whether another thread is in a call of this service, or of this world of the extension."""
+    try:
+        if hasattr(handle, "statistics"):
+            handle.statistics()
+        else:
+            ferry._ferry.service(handle, None, 0, 0, 0, 0, 0, 0, True, False, 0)
+    except ferry.Misuse as error:
+        return "in use" in str(error)
+    return False
 
 
 class RanksFailed(AssertionError):
@@ -74,7 +117,7 @@ def start_ranks(
 
 def run_ranks(
     function: Callable[..., Any], size: int, *args: Any, env: Optional[Dict[str, str]] = None,
-    timeout: float = 120, may_fail: tuple = (),
+    timeout: float = HANG_SECONDS, may_fail: tuple = (),
 ) -> List[Any]:
     """What function(rank, size, *args) of a test file returned on each rank; None for those of
     ``may_fail`` that ended otherwise."""

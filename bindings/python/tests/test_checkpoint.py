@@ -13,10 +13,10 @@ import struct
 import sys
 import tempfile
 import threading
-import time
 import unittest
 
 import ferry
+from support import until
 
 WIDTHS = {"BF16": 2, "F32": 4, "I64": 8}
 TP = {"format": "ferry.layout/1", "mesh": [["tp", 2]],
@@ -312,9 +312,7 @@ class ProgressTest(Files):
         before = set(os.listdir(self.folder))
 
         def interrupt():
-            until = time.monotonic() + 60
-            while time.monotonic() < until and set(os.listdir(self.folder)) == before:
-                time.sleep(0.0005)
+            until(lambda: set(os.listdir(self.folder)) != before)
             os.kill(os.getpid(), signal.SIGINT)
 
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -7,15 +7,13 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 import unittest
 import weakref
 
 import ferry
-from support import run_ranks
+from support import is_in_use, run_ranks, until
 
 DEADLINE = {"FERRY_DEADLINE": "2"}
-WAIT_SECONDS = 60
 
 
 class Late(Exception):
@@ -24,14 +22,6 @@ class Late(Exception):
 
 def raise_late(number, frame):
     raise Late
-
-
-def until(condition):
-    """Comes back when the condition holds."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "what was waited for never came"
-        time.sleep(0.001)
 
 
 def exchange(rank, **options):
@@ -124,15 +114,8 @@ def signal_in_rebind(rank, size, folder):
         return "done"
     signal.signal(signal.SIGALRM, raise_late)
 
-    def is_in_use():
-        try:
-            service.take_ledger()
-        except ferry.Misuse as error:
-            return "in use" in str(error)
-        return False
-
     def strike():
-        until(is_in_use)
+        until(lambda: is_in_use(service))
         os.kill(os.getpid(), signal.SIGALRM)
         with open(go, "w"):
             pass

@@ -9,6 +9,8 @@ import sys
 import tempfile
 import unittest
 
+from support import HANG_SECONDS
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "python"
 PAGE = ROOT / "docs" / "python.md"
@@ -24,7 +26,7 @@ def has(name):
 
 def run(*words):
     done = subprocess.run([sys.executable, *map(str, words)], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=200, cwd=str(ROOT),
+                          stderr=subprocess.STDOUT, text=True, timeout=HANG_SECONDS, cwd=str(ROOT),
                           env=dict(os.environ, OMP_NUM_THREADS="1"))
     return done.returncode, done.stdout
 
@@ -66,7 +68,7 @@ class Examples(unittest.TestCase):
     def test_recover(self):
         with tempfile.TemporaryDirectory() as folder:
             ranks = start_ranks(4, folder, "recover.py", 2)
-            said = [(one.communicate(timeout=100)[0], one.returncode) for one in ranks]
+            said = [(one.communicate(timeout=HANG_SECONDS)[0], one.returncode) for one in ranks]
         whole = "rank %d: version 3 is whole, on 3 ranks\n"
         self.assertEqual(said, [("" if rank == 2 else whole % rank, 0) for rank in range(4)])
 

@@ -6,17 +6,17 @@ import concurrent.futures
 import gc
 import os
 import signal
-import time
+import threading
 import unittest
 import weakref
 
 import ferry
-from support import run_ranks
+from support import await_mark, is_in_use, mark, run_ranks, until
 
 ROW = 128 << 10
 PART = ROW // 4
 SLOW = {"engines": "delay=50ms", "paths": "staged", "slot_bytes": 32768, "memory_cap": 256 << 10}
-DEADLINE = {"FERRY_DEADLINE": "3"}
+DEADLINE = {"FERRY_DEADLINE": "100"}  # deaths are known by their connections
 NAMES = ("a", "b")
 PATTERN = bytes(range(251)) * (ROW // 251 + 2)
 
@@ -197,17 +197,18 @@ def interrupted(rank, size):
     lose(service, service.run, rank == 1)
     said = ""
     if rank == 0:
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        def strike():
+            until(lambda: is_in_use(service))
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=strike, daemon=True).start()
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
             service.recover_onto(spec_of())
         except KeyboardInterrupt:
             said = "interrupted"
-        open(os.environ["FERRY_TEST_RESULT"] + ".go", "w").close()
+        mark("interrupted")
     else:
-        path = os.environ["FERRY_TEST_RESULT"]
-        while not os.path.exists(path[:-1] + "0.go"):
-            time.sleep(0.02)
+        await_mark("interrupted")
     found = service.recover_onto(spec_of())
     go_on(service, found, sources, rank)
     service.finalize()
