@@ -336,6 +336,13 @@ static ferry_status soon(const char *text, ferry_error *error)
 
 static ferry_status shrink(uint32_t min_ranks, ferry_error *error);
 
+/* So many, or until a file is there. */
+static double seconds_of(const char *text)
+{
+    last_word = text[0] == '/' ? text : NULL;
+    return last_word == NULL ? atof(text) : 3600;
+}
+
 /* A loop, and then all are there once more: who was hurt before the end is missed. */
 static ferry_status loop_and_meet(double seconds, ferry_error *error)
 {
@@ -349,8 +356,7 @@ static ferry_status loop_and_meet(double seconds, ferry_error *error)
  */
 static ferry_status survive(const char *text, ferry_error *error)
 {
-    last_word           = text[0] == '/' ? text : NULL;
-    double       until  = now() + (last_word == NULL ? atof(text) : 3600);
+    double       until  = now() + seconds_of(text);
     ferry_status status = loop_and_meet(until - now(), error);
     for (int i = 0; status != FERRY_OK && i < 6; i++) {
         report("loop", status, 0, error);
@@ -362,7 +368,6 @@ static ferry_status survive(const char *text, ferry_error *error)
             status      = loop_and_meet(left < 0.1 ? 0.1 : left, error);
         }
     }
-    last_word = NULL;
     return status;
 }
 
@@ -459,7 +464,7 @@ static ferry_status run(const char *op, const char *argument, ferry_error *error
         return repeat(op, count == NULL ? 1 : (uint64_t)atoi(count + 1), (uint64_t)number, error);
     }
     if (strcmp(op, "loop") == 0) {
-        return loop(number, error);
+        return loop(seconds_of(argument), error);
     }
     if (strcmp(op, "open") == 0) {
         return ferry_transport_open(world, argument[0] == '\0' ? NULL : argument, &transport,
@@ -484,7 +489,7 @@ static ferry_status run(const char *op, const char *argument, ferry_error *error
         return survive(argument, error);
     }
     if (strcmp(op, "both") == 0) {
-        return both(number, error);
+        return both(seconds_of(argument), error);
     }
     if (strcmp(op, "swap") == 0) {
         swap();

@@ -183,12 +183,12 @@ class Strangers:
 
 
 # The kernel's lists of sockets are read in pieces, and may lack some when they change.
-LOOKS = 50
+LOOK_S = 60
 
 
 def ports_of(world):
-    found = set()
-    for _ in range(LOOKS):
+    found, until = set(), time.monotonic() + LOOK_S * options.patience
+    while time.monotonic() < until:
         found |= {port for rank in world.all
                   for _, _, port in ranks.listening_ports(ranks.sockets_of(rank.pid))}
         if len(found) >= len(world.all):
@@ -200,7 +200,8 @@ def ports_of(world):
 def names_of(world):
     """Of the sockets by which the ranks of a node meet."""
     own = set().union(*[ranks.sockets_of(rank.pid) for rank in world.all])
-    for _ in range(LOOKS):
+    until = time.monotonic() + LOOK_S * options.patience
+    while time.monotonic() < until:
         found = [name for name, inode in ranks.abstract_sockets().items() if inode in own]
         if found:
             return found
@@ -227,9 +228,10 @@ def count_descriptors(pid):
 
 
 def haunt(habits, at_unix=False, seconds=LOOP_S, nodes=None):
-    """A working world with these strangers at each of its ports."""
+    """A working world with these strangers at each of its ports, for so many seconds at least."""
     with Ranks() as world, Strangers() as strangers:
-        world.start(N, ["create!", "barrier:1", "loop:%g" % seconds, "gather:2000:3",
+        end = world.path / "keep-end"
+        world.start(N, ["create!", "barrier:1", "loop:%s" % end, "gather:2000:3",
                         "open", "traffic:0.3", "close", "destroy"], FERRY_NODES=nodes,
                     FERRY_SECRET="a secret")
         world.wait_for("barrier")
@@ -244,7 +246,10 @@ def haunt(habits, at_unix=False, seconds=LOOP_S, nodes=None):
         for name in names:
             for i in range(3):
                 strangers.add(unix_garbage, name, options.seed + i)
-        most_kb, most_fds = watch(world, time.monotonic() + 60 * options.patience)
+        early = watch(world, time.monotonic() + seconds)
+        end.touch()
+        late = watch(world, time.monotonic() + 600 * options.patience)
+        most_kb, most_fds = max(early[0], late[0]), max(early[1], late[1])
         strangers.stop.set()
         world.wait(60)
         world.all_ok(8)
@@ -278,7 +283,7 @@ def case_unix_socket():
 
 RUSH = """
 import socket, sys, time
-until = time.monotonic() + 4
+until = time.monotonic() + 3
 while time.monotonic() < until:
     one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
@@ -292,11 +297,15 @@ while time.monotonic() < until:
 def case_rush_at_the_unix_socket():
     """Who connects faster than the host accepts must not keep it from its own ranks."""
     with Ranks() as world:
-        world.start(3, ["create!", "barrier:1", "loop:3", "destroy"], FERRY_DEADLINE="5")
+        end = world.path / "keep-end"
+        world.start(3, ["create!", "barrier:1", "loop:%s" % end, "destroy"], FERRY_DEADLINE="5")
         world.wait_for("barrier")
         name = names_of(world)[0]
         rush = [subprocess.Popen([sys.executable, "-c", RUSH, name[1:]]) for _ in range(6)]
         try:
+            for one in rush:
+                one.wait()
+            end.touch()
             world.wait(20)
         finally:
             for one in rush:
@@ -315,7 +324,7 @@ def case_all_together():
 
 def await_growth(world, before, sentence, is_well):
     """Until the most descriptors that a rank has gained are as they should be."""
-    until = time.monotonic() + 60 * options.patience
+    until = time.monotonic() + 300 * options.patience
     while True:
         grown = max(count_descriptors(rank.pid) - before[rank.number] for rank in world.all)
         if is_well(grown):
@@ -350,18 +359,22 @@ def connect_unix(name):
 
 def case_silent_ones_at_a_port():
     with Ranks() as world:
-        world.start(2, ["create!", "barrier:1", "loop:6", "destroy"])
+        end = world.path / "keep-end"
+        world.start(2, ["create!", "barrier:1", "loop:%s" % end, "destroy"])
         world.wait_for("barrier")
         silent_ones(world, connect, ports_of(world)[0])
+        end.touch()
         world.wait(20)
         world.all_ok(4)
 
 
 def case_silent_ones_at_the_unix_socket():
     with Ranks() as world:
-        world.start(2, ["create!", "barrier:1", "loop:6", "destroy"])
+        end = world.path / "keep-end"
+        world.start(2, ["create!", "barrier:1", "loop:%s" % end, "destroy"])
         world.wait_for("barrier")
         silent_ones(world, connect_unix, names_of(world)[0])
+        end.touch()
         world.wait(20)
         world.all_ok(4)
 
@@ -511,18 +524,19 @@ def case_replayed_handshakes():
         proxy = Proxy(port)
         try:
             # Of a tree's links only those to the root pass here; the last rank comes late.
-            world.start(N, ["create!", "barrier:1", "loop:1.5", "destroy"], order=range(N - 1),
+            end = world.path / "keep-end"
+            steps = ["create!", "barrier:1", "loop:%s" % end, "destroy"]
+            world.start(N, steps, order=range(N - 1),
                         MASTER_PORT=lambda r: port if r == 0 else proxy.port, FERRY_PORT=None,
                         WORLD_SIZE=N, FERRY_SECRET="a secret")
-            until = time.monotonic() + 60 * options.patience
+            until = time.monotonic() + 300 * options.patience
             while sum(map(bool, proxy.recorded)) < N - 2:
                 check(time.monotonic() < until, "few connections were recorded:",
                       len(proxy.recorded))
                 time.sleep(0.01)
             for parts in list(proxy.recorded):
                 replay(port, list(parts))
-            world.start(N, ["create!", "barrier:1", "loop:1.5", "destroy"], order=[N - 1],
-                        MASTER_PORT=port, FERRY_SECRET="a secret")
+            world.start(N, steps, order=[N - 1], MASTER_PORT=port, FERRY_SECRET="a secret")
             world.wait_for("barrier")
             dice = random.Random(options.seed)
             for target in ports_of(world):
@@ -534,6 +548,7 @@ def case_replayed_handshakes():
                     bent = whole[:at] + bytes([whole[at] ^ 1 << dice.randrange(8)] if whole
                                               else []) + whole[at + 1:]
                     replay(target, [bent])
+            end.touch()
             world.wait(60)
             world.all_ok(4)
         finally:
