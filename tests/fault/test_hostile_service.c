@@ -160,7 +160,10 @@ static unsigned char byte_at(uint32_t rank, size_t i)
     return (unsigned char)(rank * 100 + i * 7 + i / 251);
 }
 
-enum { BUFFER_BYTES = 2 * ROWS * ROW_BYTES + 64 + LARGE_BYTES };
+enum {
+    HULL         = (2 * ROWS - 1) * ROW_BYTES, /* every other row, the last without one behind it */
+    BUFFER_BYTES = 2 * ROWS * ROW_BYTES + 64 + LARGE_BYTES
+};
 
 static ferry_box rows_of(const ferry_buffer *buffer)
 {
@@ -480,6 +483,7 @@ static const lie lies[] = {
     {"a ring that ends beyond all numbers", RING, UINT64_MAX - 63, "slots, words or hashes"},
     {"a ring between two lines", RING, 8, "slots are none"},
     {"no slots, with a payload", SLOTS, 0, "slots are none"},
+    {"a slot too many", SLOTS, FY_MOST_WINDOW + 1, "slots are none"},
     {"slots without a payload", PAYLOAD, 0, "slots are none"},
     {"a payload that no line ends", PAYLOAD, 100, "slots are none"},
     {"slots that reach behind the ring", PAYLOAD, 128 << 10, "slots are none"},
@@ -488,10 +492,15 @@ static const lie lies[] = {
     {"a buffer that is longer than its region", LENGTH_OF_BUFFER, UINT64_C(1) << 40,
      "of a region that has"},
     {"a buffer that is shorter than the area", LENGTH_OF_BUFFER, 1, "of a buffer of 1 bytes"},
+    {"a buffer that is a byte too short for the area", LENGTH_OF_BUFFER, HULL - 1,
+     "reaches to byte 7584 of a buffer of 7583 bytes"},
     {"a key that is not there", KEY, 1000, "cut short"},
+    {"a key offset a byte too far", KEY_OFFSET, 1, "at byte 1 of a region"},
     {"a key offset far outside of the region", KEY_OFFSET, UINT64_C(1) << 40,
      "at byte 1099511627776 of a region"},
     {"a key offset that ends beyond all numbers", KEY_OFFSET, UINT64_MAX, "of a region"},
+    {"an area that ends a byte behind the buffer", OFFSET, BUFFER_BYTES - HULL + 1,
+     "of a buffer of"},
     {"an area behind the buffer", OFFSET, UINT64_C(1) << 40, "of a buffer of"},
     {"an area that ends beyond all numbers", OFFSET, UINT64_MAX, "beyond 2^64"},
     {"a run of no bytes", RUN_BYTES, 0, "other bytes"},
@@ -503,6 +512,9 @@ static const lie lies[] = {
     {"rows that share bytes", FIRST_STRIDE, 1, "share bytes"},
     {"rows that reach behind the buffer", FIRST_STRIDE, 1 << 20, "of a buffer of"},
     {"more ranges than bytes", N_RANGES, UINT64_MAX, "more ranges"},
+    {"a range that begins a byte behind the task", FIRST_WANTED, ROWS *ROW_BYTES + 1,
+     "not its own"},
+    {"a range that ends a byte behind the task", BYTES_WANTED, ROWS *ROW_BYTES + 1, "not its own"},
     {"a range that begins behind the task", FIRST_WANTED, UINT64_C(1) << 40, "not its own"},
     {"a range that ends behind the task", BYTES_WANTED, UINT64_C(1) << 40, "not its own"},
     {"items of another pair", ITEMS_CHANNEL, 99, "another pair"},
@@ -515,7 +527,9 @@ static const lie lies[] = {
     {"a slot that is another's turn", SLOT, 1, "into its slot"},
     {"a slot behind the last", SLOT, 1000, "into its slot"},
     {"an item of nothing", N_PARTS, 0, "no parts"},
+    {"a part of the task behind the last", PLACE, 3, "of no task"},
     {"a part of no task", PLACE, 1000, "of no task"},
+    {"a part that ends a byte behind its task", PART_BYTES, LARGE_BYTES + 1, "no part of its task"},
     {"a part that begins behind its task", FIRST_BYTE, UINT64_MAX, "no part of its task"},
     {"a part that ends behind its task", PART_BYTES, UINT64_MAX, "no part of its task"},
     {"a part of nothing", PART_BYTES, 0, "no part of its task"},

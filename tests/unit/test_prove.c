@@ -199,6 +199,8 @@ static const mutation spec_mutations[] = {
      "t|not the shape of its source a"},
     {"source of a source", "'source':'a'", "'source':'t'", FERRY_ERR_INVALID_INPUT,
      "a source of its own"},
+    {"count before a source", "'source':'a'", "'count':[0],'source':'a'", FERRY_ERR_INVALID_INPUT,
+     "tensors[1].count[0]"},
     {"unknown key", "'destination'", "'extra':1,'destination'", FERRY_ERR_INVALID_INPUT, "extra"},
 };
 
@@ -251,6 +253,52 @@ static void test_jumps(void **state)
     write_jump("'cycle':1", "'blocks':[2,2]",
                MOVE(0, 0, 2, 0, 0, 1) "," MOVE(1, 0, 2, 1, 1, 1) "," MOVE(2, 1, 3, 0, 0, 2));
     expect("one move", FERRY_ERR_PROOF, "task 2|source box|jumps|dim 0|from 1 to 3");
+}
+
+/* 2^24 pieces of a shard are too many, one less is not: nothing of that size is made here. */
+static void test_most_pieces(void **state)
+{
+    (void)state;
+    write_json("spec.json", "{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[33554432],"
+                            "'dtype':'u8'}],'source':{'mesh':[['tp',2]],'rules':[{'match':'*',"
+                            "'shard':[{'dim':0,'axis':'tp','cycle':1}]}]},"
+                            "'destination':{'mesh':[['tp',1]],'rules':[{'match':'*'}]}}");
+    write_json("plan.json", base_plan);
+    expect("2^24 pieces", FERRY_ERR_LIMIT, "a dim 0|a cycle of 1 makes too many pieces");
+}
+
+/* A tensor of as many dimensions as there can be: none is taken for granted, the first neither. */
+#define BOX(first) "[[" #first ",2],[0,1],[0,1],[0,1],[0,1],[0,1],[0,1],[0,2]]"
+
+static void write_most_dims(int sender_of_second)
+{
+    char plan[2000];
+    write_json("spec.json",
+               "{'format':'ferry.spec/1','tensors':[{'name':'a','shape':[4,1,1,1,1,1,1,2],"
+               "'dtype':'u8'}],'source':{'mesh':[['tp',2]],'rules':[{'match':'*','shard':[{'dim':0,"
+               "'axis':'tp'}]}]},'destination':{'mesh':[['tp',1]],'ranks':[2],"
+               "'rules':[{'match':'*'}]}}");
+    snprintf(plan, sizeof plan,
+             "{'format':'ferry.plan/1','digest':'00112233445566778899aabbccddeeff','world':3,"
+             "'tensors':1,'bytes':{'moved':8,'local':0,'total':8},'bound':{'seconds':null,'rank':0,"
+             "'why':'egress'},'ranks':[{'rank':0,'in':0,'out':4,'local':0},{'rank':1,'in':0,"
+             "'out':4,'local':0},{'rank':2,'in':8,'out':0,'local':0}],'moves':["
+             "{'task_id':0,'tensor':'a','from':0,'to':2,'src':" BOX(
+                 0) ",'dst':" BOX(0) ",'bytes':4},{'task_id':1,'tensor':'a','from':%d,'to':2,'src'"
+                                     ":" BOX(0) ",'dst':" BOX(2) ",'bytes':4}]}",
+             sender_of_second);
+    write_json("plan.json", plan);
+}
+
+static void test_most_dims(void **state)
+{
+    (void)state;
+    write_most_dims(1);
+    expect("eight dimensions", FERRY_OK, "");
+    write_most_dims(0);
+    expect("eight dimensions, wrong sender", FERRY_ERR_PROOF,
+           "task 1|global element [2, 0, 0, 0, 0, 0, 0, 0] is element [2, 0, 0, 0, 0, 0, 0, 0]|"
+           "the sender has element [0, 0, 0, 0, 0, 0, 0, 0]");
 }
 
 /* Every allocation of the library fails once: a status, no leak, and the proof at the end. */
@@ -313,6 +361,8 @@ int main(void)
         cmocka_unit_test(test_plan_mutations),
         cmocka_unit_test(test_spec_mutations),
         cmocka_unit_test(test_jumps),
+        cmocka_unit_test(test_most_pieces),
+        cmocka_unit_test(test_most_dims),
         cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_files_and_misuse),
         cmocka_unit_test(test_key_order),
