@@ -110,6 +110,10 @@ static bool conclude(fy_process *process, fy_standing standing, const fy_failure
                             rank, (double)(fy_now_ns() - asked_ns) / 1e9, process->suspect_text);
         }
     } else if (standing == FY_GONE) {
+        /* It may have left for a reason that is still on its way here. */
+        if (fy_now_ns() - asked_ns < process->deadline_ns / 2) {
+            return false;
+        }
         fy_process_mark_lost(process, rank);
         fy_process_fail(process, FERRY_ERR_PEER_LOST, rank, "%s", process->suspect_text);
     } else if (fy_failed(failure)) {
@@ -150,7 +154,7 @@ void fy_news_ask(fy_process *process)
     process->asks = start(&process->asker, ask, process);
     if (!process->asks) {
         fy_failure unknown = {0};
-        (void)conclude(process, FY_GONE, &unknown, fy_now_ns());
+        (void)conclude(process, FY_GONE, &unknown, fy_now_ns() - process->deadline_ns);
     }
 }
 

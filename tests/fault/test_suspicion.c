@@ -4,6 +4,7 @@
  * rank that does not pass it on. Nothing here depends on time: the deadline is an hour.
  */
 #include "transport/host.h"
+#include "world/process.h"
 #include "world/world.h"
 
 #include "processes.h"
@@ -45,7 +46,7 @@ static void test_living(void **state)
     }
 }
 
-enum { OUT, STOPPED, TOLD, DONE };
+enum { OUT, STOPPED, TOLD, ASKED, DONE };
 
 /* Rank 0 passes nothing on: it is stopped. The others get over it when it is killed. */
 static void stop_first(rank_process *self)
@@ -127,6 +128,55 @@ static void test_heard(void **state)
     end_first("heard", &all, 3, 1);
 }
 
+/*
+ * The rank that has ended the world has left it altogether: nobody is at its door, and the reason
+ * is with the stopped one, which wakes. Who says at once that it was lost names a living rank.
+ */
+static void run_left(rank_process *self)
+{
+    uint32_t named;
+    stop_first(self);
+    if (self->rank == 1) {
+        ferry_world_abort(self->world, "enough");
+        ferry_world_destroy(self->world);
+        self->world = NULL;
+        add_mark(self->shared, TOLD);
+        await_mark(self->shared, DONE, 2);
+        return;
+    }
+    await_mark(self->shared, TOLD, 1);
+    if (self->rank == 2) {
+        const fy_process *process = self->world->impl;
+        fy_report_lost(self->world, 1, "rank 1 is lost: so says an engine");
+        while (!process->asks && !fy_failed(self->world->failure)) {
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); /* for who would not wait */
+        add_mark(self->shared, ASKED);
+    }
+    so(self, await_failure(self, &named) == FERRY_ERR_ABORTED);
+    so(self, named == 1);
+    so(self, strstr(self->error.message, "enough") != NULL);
+    add_mark(self->shared, DONE);
+}
+
+static void test_left(void **state)
+{
+    (void)state;
+    const char *const nodes[] = {NULL, "3"};
+    for (size_t i = 0; i < COUNT_OF(nodes); i++) {
+        rank_process like = patient_ranks("left", 3);
+        processes    all;
+        like.options.nodes = nodes[i];
+        start_processes(&all, &like, run_left);
+        await_stop(&all, 0);
+        add_mark(all.shared, STOPPED);
+        await_mark(all.shared, ASKED, 1);
+        kill(all.pids[0], SIGCONT);
+        end_processes("left", &all, 3, FERRY_ANY_RANK);
+    }
+}
+
 /* One that is gone is lost, by whatever came first. */
 static void run_dead(rank_process *self)
 {
@@ -164,7 +214,9 @@ static void run_wrong(rank_process *self)
     const uint32_t *finder = self->context; /* and whom it names */
     uint32_t        named;
     so(self, ferry_world_barrier(self->world, &self->error) == FERRY_OK);
+    add_mark(self->shared, OUT);
     if (self->rank == finder[0]) {
+        await_mark(self->shared, OUT, (int)self->n_ranks); /* nobody is in there any more */
         fy_world_fail(self->world, FERRY_ERR_MISUSE, finder[1], "a rank does what it should not");
     }
     so(self, await_failure(self, &named) == FERRY_ERR_MISUSE);
@@ -191,7 +243,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_living), cmocka_unit_test(test_behind), cmocka_unit_test(test_heard),
-        cmocka_unit_test(test_dead),   cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_left),   cmocka_unit_test(test_dead),   cmocka_unit_test(test_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
