@@ -8,7 +8,8 @@
 bench_refit moves the cases of refit_cases.h with ferry and, in turns with it, measures the limits: L,
 a streaming copy of 1 GiB with a thread on every core, and cross-memory attach of the same boxes.
 mpi_refit.c, built here with mpicc, moves the same boxes through Open MPI: MPI_Alltoallw, and MPI_Put
-into windows, each with the settings that stand in SETTINGS. megatron/gloo_megatron.py drives the
+into windows, each with the settings that stand in SETTINGS, and with ranks bound to cores and
+free, of which the faster counts: ferry's are free. megatron/gloo_megatron.py drives the
 package's GlooCopyService. Each is left out where it is missing.
 
 A round runs every program once, beginning with another one each time; a program's figure of a round is
@@ -33,6 +34,7 @@ from transport_vs_peers import Targets, median, run, version_of
 
 HERE = pathlib.Path(__file__).resolve().parent
 MOST_BEHIND = 0.75
+FREE = ", free"  # of cores; else mpirun binds, unless there are more ranks
 UCX_ANY = ["--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices", "any"]
 OB1 = ["--mca", "pml", "ob1", "--mca", "btl", "vader,self",
        "--mca", "btl_vader_single_copy_mechanism", "cma"]
@@ -110,10 +112,12 @@ class Programs:
         """GB/s, or None where this setting does not work."""
         n = ranks_of(case)
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        place = ["--bind-to", "core"] if n <= os.cpu_count() else ["--oversubscribe"]
+        place = ["--oversubscribe"] if n > os.cpu_count() else ["--bind-to", "core"]
+        place = ["--bind-to", "none"] if setting.endswith(FREE) else place
+        words = SETTINGS[setting.removesuffix(FREE)]
         try:
-            text = run(["mpirun", *root, *place, *SETTINGS[setting], "-n", n, self.mpi, case,
-                        memory, way, RUNS_MPI])
+            text = run(["mpirun", *root, *place, *words, "-n", n, self.mpi, case, memory, way,
+                        RUNS_MPI])
         except RuntimeError as reason:
             print(f"left out: {way} {memory} {setting}: {str(reason)[-200:]!r}")
             return None
@@ -147,6 +151,8 @@ def compare(programs, arguments, case, memory, series, tried, with_gloo=False):
     """Rounds of ferry, each setting of Open MPI that is worth it, and Gloo."""
     ours, gloo, theirs, turns = [], [], {}, []
     tried = list(tried) if programs.mpi is not None else []
+    if ranks_of(case) <= os.cpu_count():
+        tried += [(way, its, setting + FREE) for way, its, setting in tried]
     for turn in range(arguments.rounds):
         jobs = [("ferry",), *tried] + ([("gloo",)] if with_gloo else [])
         for job in jobs[turn % len(jobs):] + jobs[:turn % len(jobs)]:
@@ -361,7 +367,8 @@ def read_arguments():
 def main():
     arguments = read_arguments()
     targets = Targets()
-    result = {**honest.begin(arguments.rounds, arguments.patience), "runs": arguments.runs, "settings": SETTINGS}
+    result = {**honest.begin(arguments.rounds, arguments.patience), "runs": arguments.runs,
+              "settings": SETTINGS}
     with tempfile.TemporaryDirectory() as folder:
         programs = Programs(arguments, folder)
         if programs.mpi is not None:
