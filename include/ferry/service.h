@@ -36,8 +36,8 @@ FERRY_BEGIN_DECLS
  *
  * A service is used by one thread at a time; ferry_request_test from any. While a run is under way
  * nothing else may be called on the service, but runs of other services, mixed collectives and
- * collective calls of the world may go on beside it: whoever waits for one of them moves the others
- * on. The service holds a reference to its world and its transport.
+ * collective calls of the world may go on beside it: whoever waits for one of them, or tests it,
+ * moves the others on. The service holds a reference to its world and its transport.
  */
 typedef struct ferry_service ferry_service;
 

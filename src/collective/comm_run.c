@@ -296,6 +296,9 @@ static void look_around(driver *d)
 /* How long nothing is done before it is asked why. */
 enum { FIRST_PATIENCE_NS = 20000000, MOST_PATIENCE_NS = 100000000 };
 
+/* How long a test moves on what else was started. */
+enum { POLL_NS = 1000000 };
+
 static ferry_status drive(driver *d, ferry_error *error)
 {
     ferry_mixed_comm *comm        = d->comm;
@@ -564,6 +567,7 @@ static ferry_status test_request(ferry_request *base, bool *done_out, ferry_erro
         ferry_status      status;
         obey_cancel(request);
         poll_once(request);
+        fy_works_move(comm->world, fy_now_ns() + POLL_NS);
         status = fy_comm_state(comm, &request->error);
         if (status != FERRY_OK) {
             close_request(request, status);

@@ -250,10 +250,11 @@ void fy_work_start(ferry_world *world, fy_work *work, bool is_started)
 }
 
 /*
- * Started runs are moved on by every wait of the world, so that no order of waits keeps one from
- * another. Who waits within a step, or beside another thread that moves them, leaves it at that.
+ * Started runs are moved on by every wait of the world and by tests of other runs, so that no order
+ * of waits and tests keeps one from another. Who waits within a step, or beside another thread that
+ * moves them, leaves it at that.
  */
-void fy_works_move(ferry_world *world)
+void fy_works_move(ferry_world *world, int64_t until_ns)
 {
     fy_whereabouts *here = world->here;
     if (atomic_load_explicit(&here->n_started, memory_order_relaxed) == 0 ||
@@ -262,7 +263,7 @@ void fy_works_move(ferry_world *world)
     }
     for (fy_work *work = here->works; work != NULL; work = work->next) {
         if (work->step != NULL) {
-            work->step(work->context);
+            work->step(work->context, until_ns);
         }
     }
     pthread_mutex_unlock(&here->stepping);

@@ -190,7 +190,7 @@ void fy_work_block(ferry_world *world, fy_work *work, fy_joint_call call);
 void fy_work_unblock(ferry_world *world, fy_work *work);
 /* The run was started and is moved on by all waits from here on, or is not any more. */
 void    fy_work_start(ferry_world *world, fy_work *work, bool is_started);
-void    fy_works_move(ferry_world *world);
+void    fy_works_move(ferry_world *world, int64_t until_ns);
 int64_t fy_works_sleep_ns(ferry_world *world);
 
 /*

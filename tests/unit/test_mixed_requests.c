@@ -139,7 +139,9 @@ static void late_rank(rank_thread *self)
     tensors             t;
     uint64_t            posted, now, before;
     expect_ok(self, open_handle(self, &comm));
-    asking = self->rank == 0 ? self->world : asking;
+    if (self->rank == 0) {
+        asking = self->world;
+    }
     for (int call = 0; call < 4; call++) {
         expect_ok(self, ferry_world_barrier(self->world, &self->error));
         letters_of(asking, &posted);
