@@ -142,7 +142,7 @@ void case_all(rank_context *me)
 void case_large(rank_context *me)
 {
     uint64_t random = seed_of(me, 2, me->n_ranks, 0);
-    for (uint32_t round = 0; round < times_of(me, 3, 40); round++) {
+    for (uint32_t round = 0; round < times_of(me, 2, 40); round++) {
         shape                    s       = draw_shape(&random, me->n_ranks);
         ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(&random), &random);
         scene                    c;
@@ -150,7 +150,7 @@ void case_large(rank_context *me)
         options.min_block_size = 256;
         options.staging_bytes  = 0;
         scene_open(&c, me, &s, &options);
-        uint64_t n = me->is_long ? 2000003 : 300007;
+        uint64_t n = me->is_long ? 2000003 : 100003;
         for (size_t i = 0; i < c.n_ops; i++) {
             for (size_t j = 0; j < c.n_modes; j++) {
                 data_kind data = one_in(&random, 2) ? DATA_INTEGERS : DATA_RANDOM;

@@ -183,7 +183,7 @@ def ranks_of(pid):
 
 
 def case_rank_is_killed():
-    for victim in range(3):
+    for victim in (0, 2):
         process = start("bench", "transport", "--ranks", "3", "--seconds", "60")
         line = process.stdout.readline()  # the world is there, and the long part begins
         assert line.startswith("ferry"), line

@@ -109,8 +109,10 @@ def check_right(about, shape, modes=None, sizes=(8192, 16384), dtype="bf16"):
 
 
 def case_threads_are_right():
+    """All that have several nodes; the others are for the processes below."""
     for shape in SHAPES:
-        check_right(bench(*shape.words.split(), "-c", *THREADS, *QUICK), shape)
+        if shape.inter_tp * shape.inter_dp > 1:
+            check_right(bench(*shape.words.split(), "-c", *THREADS, *QUICK), shape)
 
 
 def has_ucx():
@@ -259,7 +261,7 @@ def case_refused():
 
 
 def case_rank_is_killed():
-    for victim in range(3):
+    for victim in (0, 2):
         process = start("bench", "mixed", "--ranks", "3", "--seconds", "60")
         line = process.stdout.readline()  # the world is there, and the long part begins
         assert line.startswith("ferry"), line

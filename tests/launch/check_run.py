@@ -203,6 +203,7 @@ def random_options(rng):
 
 
 def run_random(seed, count, *engine, env=None):
+    assert count > 0
     for number, path, plan in random_specs(seed, count):
         rng = random.Random(number)
         words = random_options(rng) + list(engine)
@@ -225,19 +226,19 @@ def case_random_threads():
 
 
 def case_random_strict_threads():
-    run_random(SEED + 1000, COUNT // 2, "--transport", "strict:inproc")
+    run_random(SEED + 1000, (COUNT + 1) // 2, "--transport", "strict:inproc")
 
 
 def case_random_processes():
-    run_random(SEED + 2000, COUNT // 2)
+    run_random(SEED + 2000, (COUNT + 1) // 2)
 
 
 def case_random_strict_processes():
-    run_random(SEED + 3000, COUNT // 4, "--transport", "strict:shm")
+    run_random(SEED + 3000, (COUNT + 3) // 4, "--transport", "strict:shm")
 
 
 def case_random_network():
-    run_random(SEED + 4000, COUNT // 8, "--transport", "ucx", env=of_network())
+    run_random(SEED + 4000, (COUNT + 7) // 8, "--transport", "ucx", env=of_network())
 
 
 def case_kinds_of_specs():
