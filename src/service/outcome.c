@@ -170,7 +170,8 @@ static bool take(ferry_service *service, uint32_t from, fy_letter_use use, messa
     for (uint32_t i = 0; fits && i < head->n_reasons; i++) {
         fy_reason *reason                     = &letter_out->reasons[i];
         reason->text[sizeof reason->text - 1] = '\0';
-        fits = reason->status != FERRY_OK && reason->status <= FY_LAST_STATUS;
+        fits = reason->status != FERRY_OK && reason->status <= FY_LAST_STATUS &&
+               reason->text[0] != '\0';
     }
     if (!fits) {
         fy_world_fail(world, FERRY_ERR_EXCHANGE, *from_out,

@@ -123,6 +123,29 @@ static bool deal(ferry_service *service, fy_channel *channel)
     return true;
 }
 
+/*
+ * What a peer says that it has taken. Items are put into slots again for that, so it cannot be more
+ * than was sent.
+ */
+static void note_consumed(ferry_service *service, fy_channel *channel, uint32_t said)
+{
+    fy_exec *exec = service->exec;
+    if (said < channel->n_consumed || said > channel->n_sent) {
+        fy_run_fail(service, FERRY_ERR_EXCHANGE, channel->peer,
+                    "rank %u says that it has taken %u items of rank %u in this run: it had taken "
+                    "%u, and %u were sent",
+                    channel->peer, said, service->world->rank, channel->n_consumed,
+                    channel->n_sent);
+        return;
+    }
+    uint64_t n          = said - channel->n_consumed;
+    channel->n_consumed = said;
+    exec->n_away -= channel->in_turns ? (uint32_t)n : 0;
+    if (exec->in_bytes == 0) { /* a rank that only sends learns its port's rate by that */
+        fy_turns_arrived(service, n * FY_NETWORK_BYTES);
+    }
+}
+
 /* Takes note of a channel's words; how many items are here. */
 static uint32_t look(ferry_service *service, fy_channel *channel)
 {
@@ -139,12 +162,7 @@ static uint32_t look(ferry_service *service, fy_channel *channel)
     if (channel->n_consumed < channel->answers) {
         uint64_t consumed = word_of(service, number, FY_WORD_CONSUMED);
         if (consumed >> 32 == exec->run && channel->n_consumed != (uint32_t)consumed) {
-            uint64_t n          = (uint32_t)consumed - channel->n_consumed;
-            channel->n_consumed = (uint32_t)consumed;
-            exec->n_away -= channel->in_turns ? (uint32_t)n : 0;
-            if (exec->in_bytes == 0) { /* a rank that only sends learns its port's rate by that */
-                fy_turns_arrived(service, n * FY_NETWORK_BYTES);
-            }
+            note_consumed(service, channel, (uint32_t)consumed);
         }
     }
     if (word_of(service, number, FY_WORD_HALT) == exec->run && exec->status == FERRY_OK) {

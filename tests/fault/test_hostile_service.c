@@ -79,6 +79,14 @@ ferry_status __real_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_p
                                       ferry_error *error);
 ferry_status __wrap_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
                                       ferry_error *error);
+void         __real_fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
+                                  uint64_t value);
+void         __wrap_fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
+                                  uint64_t value);
+void __real_fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
+                          size_t length);
+void __wrap_fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
+                          size_t length);
 
 static size_t count_numbers(const fy_pack *message)
 {
@@ -149,6 +157,40 @@ ferry_status __wrap_fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_p
     }
     n_passed++;
     return FERRY_OK;
+}
+
+/* What is done to the words and letters of a run. */
+static enum { TRUE_WORDS, ALL_TAKEN } words;
+static enum { TRUE_VERDICT, NO_STATUS, STRANGE_STATUS, NO_SENTENCE, TOO_SHORT } verdict;
+
+void __wrap_fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
+                          uint64_t value)
+{
+    if (words == ALL_TAKEN && word == FY_WORD_CONSUMED && ferry_service_my_pe(service) != VICTIM) {
+        value |= UINT32_MAX;
+    }
+    __real_fy_run_signal(service, channel, word, value);
+}
+
+void __wrap_fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
+                          size_t length)
+{
+    struct {
+        uint32_t  head[2];
+        fy_reason first;
+    } letter;
+    if (verdict == TRUE_VERDICT || use != FY_LETTER_VERDICT || length != sizeof letter) {
+        __real_fy_run_letter(service, to, use, bytes, length);
+        return;
+    }
+    memcpy(&letter, bytes, sizeof letter);
+    if (verdict == NO_STATUS || verdict == STRANGE_STATUS) {
+        letter.first.status = verdict == NO_STATUS ? (uint32_t)FERRY_OK : 4711;
+    } else if (verdict == NO_SENTENCE) {
+        letter.first.text[0] = '\0';
+    }
+    was_harmed = true;
+    __real_fy_run_letter(service, to, use, &letter, length - (verdict == TOO_SHORT ? 4 : 0));
 }
 
 /*
@@ -268,7 +310,7 @@ static void *run_rank(void *argument)
     if (status == FERRY_OK) {
         status = use_service(me);
     }
-    if (status != FERRY_OK && me->world != NULL) {
+    if (status != FERRY_OK && me->world != NULL && words == TRUE_WORDS) {
         ferry_world_abort(me->world, "it is over"); /* nobody waits for who has given up */
     }
     ferry_memory_free(&me->memory[0]);
@@ -582,6 +624,34 @@ static void test_lies(void **state)
     }
 }
 
+/*
+ * A peer that has taken more than was sent, though slots are filled again for that; and what the
+ * first rank then tells the other of how the run has ended.
+ */
+static void test_words_and_letters(void **state)
+{
+    (void)state;
+    const way *how = way_named("slots");
+    for (int what = TRUE_VERDICT; what <= TOO_SHORT; what++) {
+        static rank_state ranks[N_RANKS];
+        words   = ALL_TAKEN;
+        verdict = what;
+        run_attack(how, NULL, ranks);
+        words   = TRUE_WORDS;
+        verdict = TRUE_VERDICT;
+        check_at(was_harmed == (what != TRUE_VERDICT), "verdict %d was not harmed", what);
+        for (uint32_t r = 0; r < N_RANKS; r++) {
+            const rank_state *me = &ranks[r];
+            check_at(me->scheduled == FERRY_OK && me->ran == FERRY_ERR_EXCHANGE &&
+                         strstr(me->error.message, "rank ") != NULL,
+                     "verdict %d: rank %u: %s: %s", what, r, ferry_status_name(me->ran),
+                     me->error.message);
+        }
+        check_at(strstr(ranks[VICTIM].error.message, "has taken 4294967295 items") != NULL, "%s",
+                 ranks[VICTIM].error.message);
+    }
+}
+
 int main(int argc, char **argv)
 {
     first_seed = first_seed_of(1);
@@ -593,6 +663,7 @@ int main(int argc, char **argv)
         }
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_lies),
+                                       cmocka_unit_test(test_words_and_letters),
                                        cmocka_unit_test(test_any_harm)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
