@@ -158,11 +158,24 @@ static ferry_status call_recover(scene *s, ferry_error *error)
     return ferry_service_recover(s->scheduled[0], s->world, &version, error);
 }
 
+/* Nodes with different numbers of ranks are divided by hand. */
+static ferry_mixed_comm_options mixed_options(const scene *s)
+{
+    ferry_mixed_comm_options options = FERRY_MIXED_COMM_OPTIONS_INIT;
+    options.use_autotune             = false;
+    if (getenv("FERRY_NODES") != NULL) {
+        options.world_rank = options.inter_rank = s->rank;
+        options.world_size = N_RANKS;
+        options.local_size = 1;
+        options.inter_size = N_RANKS;
+    }
+    return options;
+}
+
 static ferry_status call_mixed_create(scene *s, ferry_error *error)
 {
     ferry_mixed_comm        *comm    = NULL;
-    ferry_mixed_comm_options options = FERRY_MIXED_COMM_OPTIONS_INIT;
-    options.use_autotune             = false;
+    ferry_mixed_comm_options options = mixed_options(s);
     return ferry_mixed_comm_create(s->world, &options, &comm, error);
 }
 
@@ -188,6 +201,11 @@ static ferry_status call_mixed_run_other(scene *s, ferry_error *error)
 static ferry_status call_mixed_memory(scene *s, ferry_error *error)
 {
     return ferry_mixed_comm_init_virtual_memory(s->constructed, error);
+}
+
+static ferry_status call_mixed_nvshmem(scene *s, ferry_error *error)
+{
+    return ferry_mixed_comm_init_nvshmem(s->constructed, error);
 }
 
 static ferry_status call_mixed_autotune(scene *s, ferry_error *error)
@@ -235,6 +253,7 @@ static const struct call {
     {"recover", call_recover, "ferry_service_recover", NULL},
     {"mixed_create", call_mixed_create, "ferry_mixed_comm_create", NULL},
     {"mixed_memory", call_mixed_memory, "ferry_mixed_comm_init_virtual_memory", NULL},
+    {"mixed_nvshmem", call_mixed_nvshmem, "ferry_mixed_comm_init_nvshmem", NULL},
     {"mixed_run", call_mixed_run, "ferry_mixed_comm_run of mixed collective 1", "all-reduce of 4"},
     {"mixed_run_other", call_mixed_run_other, "ferry_mixed_comm_run of mixed collective 2", NULL},
     {"mixed_autotune", call_mixed_autotune, "ferry_mixed_comm_run_autotune", "an autotune"},
@@ -277,8 +296,7 @@ static ferry_status make_service(scene *s, bool is_scheduled, ferry_service **se
 static ferry_status make_mixed(scene *s, bool only_construct, ferry_mixed_comm **comm_out,
                                ferry_error *error)
 {
-    ferry_mixed_comm_options options = FERRY_MIXED_COMM_OPTIONS_INIT;
-    options.use_autotune             = false;
+    ferry_mixed_comm_options options = mixed_options(s);
     options.only_construct           = only_construct;
     options.transport                = s->transport;
     return ferry_mixed_comm_create(s->world, &options, comm_out, error);
