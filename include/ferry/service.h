@@ -195,9 +195,9 @@ typedef struct ferry_progress {
 } ferry_progress;
 
 /*
- * Called within test, wait and run, on the caller's thread: every twentieth of a second, and once
- * at the end, when its answer comes too late. Else false cancels the run on all ranks. It calls
- * nothing of the service or its world. NULL takes it away.
+ * Called within test, wait and run, on the caller's thread: before this rank moves anything, every
+ * twentieth of a second, and once at the end, when its answer comes too late. Else false cancels
+ * the run on all ranks. It calls nothing of the service or its world. NULL takes it away.
  */
 typedef bool (*ferry_progress_fn)(void *context, const ferry_progress *progress);
 FERRY_API void ferry_service_set_progress(ferry_service *service, ferry_progress_fn progress,
@@ -209,6 +209,14 @@ FERRY_API void ferry_service_set_progress(ferry_service *service, ferry_progress
  */
 FERRY_API ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
                                            ferry_request **request_out, ferry_error *error);
+
+/*
+ * For callers that know what the library cannot see, such as memory that was freed: this rank must
+ * not take part in the next schedule, rebind or run. Local; that call then reads and writes none of
+ * this rank's buffers, and ends on all ranks with FERRY_ERR_INVALID_INPUT, this rank's number and
+ * the reason (one sentence, cut to fit). NULL takes it back.
+ */
+FERRY_API void ferry_service_refuse(ferry_service *service, const char *reason);
 
 /* Forgets registrations and schedule; local. Staging memory is kept for the next schedule. */
 FERRY_API ferry_status ferry_service_clear_requests(ferry_service *service, ferry_error *error);

@@ -216,10 +216,9 @@ static void judge_absent(const driver *d, uint32_t rank, const fy_answer *answer
     fy_joint_format(&own, ours);
     if (answer->leaves) {
         fy_world_fail(world, FERRY_ERR_PEER_LOST, rank,
-                      "rank %u has left the world, and rank %u is in call %llu of mixed collective "
-                      "%u",
-                      rank, world->rank, (unsigned long long)d->comm->call.number,
-                      d->comm->work.number);
+                      "rank %u has left the world, and call %llu of mixed collective %u, which "
+                      "others are in, waits for it",
+                      rank, (unsigned long long)d->comm->call.number, d->comm->work.number);
     } else if (d->blocks && fy_answer_blocks(world->here, answer)) {
         fy_joint_format(&answer->joint, theirs);
         fy_world_fail(world, FERRY_ERR_MISUSE, rank,

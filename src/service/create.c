@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/print.h"
 #include "plan/shards.h"
 #include "transport/agree.h"
 #include "transport/host.h"
@@ -332,6 +333,24 @@ ferry_status ferry_service_clear_requests(ferry_service *service, ferry_error *e
     ferry_ledger_destroy(service->kept);
     service->ledger = service->kept = NULL;
     return FERRY_OK;
+}
+
+void ferry_service_refuse(ferry_service *service, const char *reason)
+{
+    if (service != NULL) {
+        service->refuses = reason != NULL;
+        fy_print(service->refusal.message, sizeof service->refusal.message, "rank %u says: %s",
+                 service->world->rank, reason == NULL ? "" : reason);
+    }
+}
+
+ferry_status fy_take_refusal(ferry_service *service, ferry_error *error)
+{
+    if (!service->refuses) {
+        return FERRY_OK;
+    }
+    service->refuses = false;
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s", service->refusal.message);
 }
 
 ferry_status ferry_service_finalize(ferry_service *service, ferry_error *error)

@@ -336,7 +336,10 @@ static ferry_status schedule(ferry_service *service, ferry_error *error)
     if (status != FERRY_OK) {
         return status;
     }
-    status = make_exec(service, &why);
+    status = fy_take_refusal(service, &why);
+    if (status == FERRY_OK) {
+        status = make_exec(service, &why);
+    }
     if (status == FERRY_OK) {
         status = fy_check_writers(&service->registry, service->world->rank, &why);
     }

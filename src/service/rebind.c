@@ -79,7 +79,10 @@ static ferry_status rebind(ferry_service *service, const ferry_tensors *sources,
 {
     ferry_error  why      = {.message = ""};
     fy_registry *registry = &service->registry;
-    ferry_status status   = replace(registry, sources, false, false, &why);
+    ferry_status status   = fy_take_refusal(service, &why);
+    if (status == FERRY_OK) {
+        status = replace(registry, sources, false, false, &why);
+    }
     if (status == FERRY_OK) {
         status = replace(registry, destinations, true, false, &why);
     }

@@ -97,7 +97,10 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
     if (service->exec->is_partial && service->exec->version != 0) {
         ferry_error why = {.message = ""};
         fy_joint_enter(service->world, FY_JOINT_SERVICE_RUN, fy_service_object(service));
-        status = fy_ledger_keep(service, &why);
+        status = fy_take_refusal(service, &why);
+        if (status == FERRY_OK) {
+            status = fy_ledger_keep(service, &why);
+        }
         status = fy_prepare_again(service, status, &why);
         fy_joint_leave(service->world);
         if (status != FERRY_OK) {
@@ -136,7 +139,8 @@ static void call_back(fy_run_request *request, bool last)
     ferry_service *service = request->service;
     fy_exec       *exec    = service->exec;
     int64_t        now_ns  = fy_now_ns();
-    if (service->progress == NULL || (!last && now_ns - exec->called_ns < CALLBACK_NS)) {
+    bool           is_due  = exec->called_ns == 0 || now_ns - exec->called_ns >= CALLBACK_NS;
+    if (service->progress == NULL || !(last || is_due)) {
         return;
     }
     exec->called_ns         = now_ns;
@@ -158,14 +162,14 @@ static void check_cancel(fy_run_request *request)
     }
 }
 
-/* One step; false where nothing could be done. */
+/* One step; false where nothing could be done. The first one asks before it moves anything. */
 static bool advance(fy_run_request *request)
 {
     ferry_service *service = request->service;
+    call_back(request, false);
     check_cancel(request);
     bool worked = fy_run_step(service);
     fy_watch_tick(service);
-    call_back(request, false);
     return worked;
 }
 

@@ -80,6 +80,20 @@ static void forget_letters(ferry_service *service, uint32_t last)
     }
 }
 
+/* Peers may write here from their word on that this rank has entered. */
+static void enter(ferry_service *service, bool is_ready, int64_t now_ns)
+{
+    fy_exec *exec = service->exec;
+    fy_transport_hurry(service->transport, true);
+    for (uint32_t c = 0; c < exec->n_channels; c++) {
+        reset_channel(&exec->channels[c], now_ns);
+        if (is_ready) {
+            fy_run_signal(service, &exec->channels[c], FY_WORD_ENTERED, exec->run);
+        }
+    }
+    fy_transport_hurry(service->transport, false);
+}
+
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
 {
     fy_exec     *exec   = service->exec;
@@ -105,7 +119,7 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     exec->flush_ns                 = 0;
     exec->n_spans                  = 0;
     exec->waits_since_ns           = 0;
-    exec->called_ns                = now_ns;
+    exec->called_ns                = 0;
     exec->begin_ns = exec->tick_ns = exec->pulse_ns = now_ns;
     exec->outcome                                   = (fy_outcome){0};
     forget_letters(service, exec->run - 1);
@@ -117,12 +131,12 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     }
     fy_statistics_begin(service);
     fy_targets_begin(service);
-    fy_transport_hurry(service->transport, true);
-    for (uint32_t c = 0; c < exec->n_channels; c++) {
-        reset_channel(&exec->channels[c], now_ns);
-        fy_run_signal(service, &exec->channels[c], FY_WORD_ENTERED, exec->run);
+    ferry_error  reason;
+    ferry_status refused = fy_take_refusal(service, &reason);
+    enter(service, refused == FERRY_OK, now_ns);
+    if (refused != FERRY_OK) {
+        fy_run_fail(service, refused, service->world->rank, "%s", reason.message);
     }
-    fy_transport_hurry(service->transport, false);
     if (flushed != FERRY_OK) {
         fy_run_fail(service, flushed, FERRY_ANY_RANK, "%s", why.message);
     }

@@ -127,6 +127,8 @@ struct ferry_service {
     bool                  is_dirty;     /* what a failed run has put may be under way */
     ferry_ledger         *ledger;       /* for the next schedule, or NULL */
     ferry_ledger         *kept;         /* of an exec that went; NULL while there is one */
+    bool                  refuses; /* the next collective call, for this reason */
+    ferry_error           refusal;
     ferry_progress_fn     progress;
     void                 *progress_context;
     uint64_t              version; /* newest that is whole everywhere */
@@ -146,6 +148,8 @@ void fy_service_work_remove(ferry_service *service);
 
 /* create.c: what ferry_service_init does beside its checks. */
 ferry_status fy_service_open(ferry_service *service, ferry_error *error);
+/* What the caller refuses to do, once: FERRY_ERR_INVALID_INPUT with its reason; else FERRY_OK. */
+ferry_status fy_take_refusal(ferry_service *service, ferry_error *error);
 
 /* register.c */
 

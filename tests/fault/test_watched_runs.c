@@ -254,9 +254,98 @@ static void test_runs_at_once(void **state)
     run_ranks(N, NULL, overlap, NULL);
 }
 
+/* A rank whose caller refuses takes part in the run with nothing, and all hear why. */
+static void refuse(rank_thread *self)
+{
+    part p;
+    expect_ok(self, make_part(self, false, &p));
+    fill(self, &p, 1);
+    expect_ok(self, ferry_service_run(p.service, &self->error));
+    for (int salt = 2; salt < 4; salt++) {
+        fill(self, &p, salt);
+        if (self->rank == 1) {
+            memset(p.to, 0xee, BYTES);
+            ferry_service_refuse(p.service, "tensor \"w\" was moved");
+        }
+        expect(self, ferry_service_run(p.service, &self->error) == FERRY_ERR_INVALID_INPUT);
+        expect_says(self, "rank 1 says: tensor \"w\" was moved");
+        for (size_t i = 0; self->rank == 1 && i < BYTES; i++) {
+            expect(self, (unsigned char)p.to[i] == 0xee);
+        }
+        expect_ok(self, ferry_world_state(self->world, NULL, &self->error));
+        fill(self, &p, salt);
+        expect_ok(self, ferry_service_run(p.service, &self->error));
+        expect(self, is_whole(self, &p, salt));
+    }
+    if (self->rank == 0) {
+        ferry_service_refuse(p.service, "no");
+        ferry_service_refuse(p.service, NULL); /* taken back */
+    }
+    fill(self, &p, 4);
+    expect_ok(self, ferry_service_run(p.service, &self->error));
+    expect(self, is_whole(self, &p, 4));
+    ferry_service_destroy(p.service);
+}
+
+/* Nor is anything scheduled, on any rank. */
+static void refuse_schedule(rank_thread *self)
+{
+    ferry_service *service = NULL;
+    expect_ok(self, ferry_service_create(self->world, NULL, &service, &self->error));
+    expect_ok(self, ferry_service_init(service, FERRY_LOG_WARN, &self->error));
+    if (self->rank == 2) {
+        ferry_service_refuse(service, "a tensor is gone");
+    }
+    expect(self, ferry_service_schedule(service, &self->error) == FERRY_ERR_INVALID_INPUT);
+    expect_says(self, "rank 2 says: a tensor is gone");
+    expect_ok(self, ferry_service_schedule(service, &self->error));
+    ferry_service_destroy(service);
+}
+
+static void test_a_rank_that_refuses(void **state)
+{
+    (void)state;
+    run_ranks(N, NULL, refuse, NULL);
+    run_ranks(N, NULL, refuse_schedule, NULL);
+}
+
+/* However short a run is, the caller is asked before it. */
+static bool decline(void *context, const ferry_progress *progress)
+{
+    uint64_t *first = context;
+    *first          = *first == UINT64_MAX ? progress->bytes_done : *first;
+    return false;
+}
+
+static void cancel_first(rank_thread *self)
+{
+    part     p;
+    uint64_t first = UINT64_MAX;
+    expect_ok(self, make_part(self, false, &p));
+    for (int salt = 1; salt < 4; salt++) {
+        bool cancels = salt != 3;
+        fill(self, &p, salt);
+        ferry_service_set_progress(p.service, cancels && self->rank == 1 ? decline : NULL, &first);
+        ferry_status status = ferry_service_run(p.service, &self->error);
+        expect(self, status == (cancels ? FERRY_ERR_ABORTED : FERRY_OK));
+        expect(self, cancels || is_whole(self, &p, salt));
+        expect(self, !cancels || self->rank != 2 || !is_whole(self, &p, salt));
+    }
+    expect(self, self->rank != 1 || first == 0);
+    ferry_service_destroy(p.service);
+}
+
+static void test_a_run_that_is_declined(void **state)
+{
+    (void)state;
+    run_ranks(N, NULL, cancel_first, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_rank_that_refuses),
+        cmocka_unit_test(test_a_run_that_is_declined),
         cmocka_unit_test(test_ranks_that_do_not_do_their_part),
         cmocka_unit_test(test_a_drop_is_bounded),
         cmocka_unit_test(test_runs_at_once),

@@ -20,7 +20,7 @@ costs little.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, List
+from typing import TYPE_CHECKING, Any, Dict, List
 
 if TYPE_CHECKING:
     from . import adapters as adapters
@@ -87,6 +87,12 @@ _MODULE_OF = {name: module for module, names in _PLACES.items() for name in name
 _SUBMODULES = ("adapters", "comm", "resharding")
 
 __all__ = sorted([*_MODULE_OF, *_SUBMODULES, "__version__"])
+
+
+def _publish(module: str, names: Dict[str, Any]) -> None:
+    """What people see of a name, in tracebacks and help, is where it is public."""
+    for name in _PLACES[module]:
+        names[name].__module__ = __name__
 
 
 def __getattr__(name: str) -> Any:

@@ -26,8 +26,8 @@ from typing import (
     overload,
 )
 
-from . import _ferry
-from ._errors import Different, FileError
+from . import _ferry, _publish
+from ._errors import Different, Error, FileError
 from ._plan import json_text
 
 Path = Union[str, "os.PathLike[str]"]
@@ -264,7 +264,11 @@ def _target(to: Union[Path, Mapping[str, Any], Checkpoint]) -> Iterator[Path]:
         path = os.path.join(folder, "layout.json")
         with open(path, "w", encoding="utf-8") as file:
             file.write(json_text(to, "the layout"))
-        yield path
+        try:
+            yield path
+        except Error as error:  # of a file that the caller never saw
+            error.args = tuple(str(one).replace(path, "the layout") for one in error.args)
+            raise
 
 
 def _told(progress: Optional[ProgressCallback]) -> Optional[Callable[..., Optional[bool]]]:
@@ -317,3 +321,6 @@ def compare(
         raise
     texts = None if found is None else {name: f"{number:016x}" for name, number in found.items()}
     return Comparison(*totals, digests=texts)
+
+
+_publish("_checkpoint", globals())

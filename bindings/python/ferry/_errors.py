@@ -8,6 +8,8 @@ import os
 import re
 from typing import Any, Optional, Tuple
 
+from . import _publish
+
 
 class Error(RuntimeError):
     """What ferry raises: one sentence that names the thing, the numbers and the remedy.
@@ -90,7 +92,12 @@ class FileError(Error, OSError):
 
 
 class _FileMissing(FileError, FileNotFoundError):
-    pass
+    def __reduce__(self) -> Tuple[Any, ...]:  # its name is the other's
+        return _file_missing, self.args, self.__dict__
+
+
+def _file_missing(message: str) -> FileError:
+    return _FileMissing(message)
 
 
 _FileMissing.__name__ = _FileMissing.__qualname__ = "FileError"
@@ -162,9 +169,8 @@ _CLASSES = (
 )  # fmt: skip
 _BY_STATUS = {cls.status: cls for cls in _CLASSES}
 
-# What people see is where the names are public.
-for _class in (Error, _FileMissing, *_CLASSES):
-    _class.__module__ = "ferry"
+_publish("_errors", globals())
+_FileMissing.__module__ = "ferry"
 
 _TENSOR = re.compile(
     r'(?:tensor|parameter|param|destination|source) "([^"]+)"|^"([^"]+)"(?::| differs)'
@@ -214,12 +220,26 @@ def _in_python(sentence: str) -> str:
     return _C_NAME.sub(r"\1()", sentence)
 
 
-def of_status(number: int, sentence: str) -> Error:
-    """The exception for a status of the C library."""
+def of_status(number: int, sentence: str, on_all: bool = False) -> Error:
+    """The exception for a status of the C library, which a collective call had on all ranks."""
     from . import _ferry
 
     name = _ferry.status_names().get(number, "ERR_UNKNOWN")
     made = _BY_STATUS.get(name, Error)(_in_python(sentence))
     if isinstance(made, FileError) and made.errno == errno.ENOENT:
-        return _FileMissing(made.args[0])
+        made = _FileMissing(made.args[0])
+    if on_all:
+        mark_on_all(made)
     return made
+
+
+def mark_on_all(error: BaseException) -> None:
+    """All ranks have got it, or one that tells of it: nobody waits for the one that raises it."""
+    try:
+        error._ferry_on_all = True  # type: ignore[attr-defined]
+    except AttributeError:
+        pass  # of a class that takes none
+
+
+def is_on_all(error: BaseException) -> bool:
+    return bool(getattr(error, "_ferry_on_all", False))

@@ -11,9 +11,9 @@ from enum import IntEnum
 from operator import index
 from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Type, TypeVar, Union
 
-from . import _ferry
+from . import _ferry, _publish
 from ._errors import InvalidInput, Unsupported
-from ._world import world as default_world
+from ._world import leave_failed, world as default_world
 
 if TYPE_CHECKING:
     from ._ferry import World
@@ -213,13 +213,15 @@ class MixedCommHandler(_ferry.MixedComm):
             autotune_bytes=_number("autotune_bytes", autotune_bytes, least=1, bits=64),
         )
         self._own_world: Optional["World"] = None
+        self._pid = os.getpid()
         if world is None and group is not None:
             self._own_world = _world_of_group(group)
         elif group is not None:
             raise InvalidInput("world and group are both given: give one of them")
         try:
+            self._world = world or self._own_world or default_world()
             self._open(
-                world or self._own_world or default_world(),
+                self._world,
                 dtype,
                 **options,
                 ib_enable_ibgda=ib_enable_ibgda,
@@ -281,6 +283,10 @@ class MixedCommHandler(_ferry.MixedComm):
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, SystemExit) and self._world.size > 1:
+            _kept.append(self)  # the program ends: see _leave_all
+            return
+        leave_failed(self._world, error)
         try:
             self.shutdown()
         except Exception:
@@ -378,10 +384,21 @@ def _world_of_group(group: Any) -> "World":
 _open_handlers: "weakref.WeakSet[MixedCommHandler]" = weakref.WeakSet()
 
 
-def _shut_down_all() -> None:
-    """What the program left open at its end, before the world is left, which waits for others."""
+_kept: List[MixedCommHandler] = []
+
+
+def _leave_all() -> None:
+    """What the program left open at its end goes with it: who is in a call with this rank learns
+    that it is lost, and the others are not waited for in one."""
     for handler in list(_open_handlers):
-        handler.__exit__(SystemExit, SystemExit(), None)
+        world = handler._world
+        if handler.closed or handler._pid != os.getpid() or world.closed:
+            continue
+        handler._abandon()
+        world._leave()
 
 
-atexit.register(_shut_down_all)
+atexit.register(_leave_all)
+
+
+_publish("_mixed", globals())

@@ -10,7 +10,7 @@ import os
 from itertools import repeat
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Union
 
-from . import _ferry
+from . import _ferry, _publish
 from ._errors import InvalidInput
 
 Path = Union[str, "os.PathLike[str]"]
@@ -365,3 +365,6 @@ def _plain(value: Any) -> Any:
 
 def _counted(n: int, what: str) -> str:
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+_publish("_plan", globals())

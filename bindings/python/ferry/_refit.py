@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import _errors, _ferry
+from . import _errors, _ferry, _publish
 from ._errors import DigestMismatch, Error, InvalidInput, Misuse, Unsupported
 
 if TYPE_CHECKING:
@@ -67,10 +67,13 @@ def agree(world: "World", function: Callable[[], bytes]) -> List[bytes]:
             error.ranks = (world.rank,)
     parts: List[bytes] = [said] if world.size == 1 else world.all_gather(said)
     if raised is not None:
+        _errors.mark_on_all(raised)
         raise raised
     for rank, part in enumerate(parts):
         if part[:1] == b"-":
-            raise _heard(rank, part[1:])
+            heard = _heard(rank, part[1:])
+            _errors.mark_on_all(heard)
+            raise heard
     return [part[1:] for part in parts]
 
 
@@ -522,7 +525,7 @@ class Refit:
     def __enter__(self) -> "Refit":
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
         service, self._service = self._service, None
         self._shards, self._watched = [], []
         if service is None:
@@ -530,8 +533,7 @@ class Refit:
         if self._before is not None:
             service._report = self._before[0]
         if self._owns_service:
-            # After a failure the other ranks may know nothing of it: nobody is waited for.
-            service.__exit__(*raised)
+            service.__exit__(kind, error, trace)
         else:
             service.clear_requests()
 
@@ -574,3 +576,6 @@ def refit(
         **options,
     ) as planned:
         return planned.run()
+
+
+_publish("_refit", globals())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import weakref
 from typing import (
@@ -11,7 +12,7 @@ from typing import (
     Tuple, Union,
 )  # fmt: skip
 
-from . import _ferry, _world
+from . import _ferry, _publish, _world
 from ._errors import Error, InvalidInput, Misuse
 
 if TYPE_CHECKING:
@@ -280,9 +281,12 @@ class RemoteCopyService:
     def __enter__(self) -> "RemoteCopyService":
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        # A block that failed here must not wait for ranks that know nothing of it.
-        self._end(raised[0] is not None)
+    def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
+        if isinstance(error, SystemExit) and self._handle is not None and self.n_pes > 1:
+            _kept.append(self)  # the program ends: see _leave_all
+            return
+        _world.leave_failed(self._world, error)
+        self._end(error is not None)
 
     @property
     def my_pe(self) -> int:
@@ -349,8 +353,15 @@ class RemoteCopyService:
 
     def rebind(self, sources: Tensors = None, destinations: Tensors = None) -> None:
         """Other tensors for names of a bound plan, after ``schedule``. Collective."""
-        _check_pairs(sources, destinations, self._options["commit"] == _COMMITS["swap"])
-        self._own().rebind(sources, destinations)
+        handle = self._own()
+        try:
+            _check_pairs(sources, destinations, self._options["commit"] == _COMMITS["swap"])
+        except InvalidInput as error:
+            handle.decline(str(error))
+            with contextlib.suppress(Error):
+                handle.rebind({}, {})
+            raise
+        handle.rebind(sources, destinations)
 
     def clear_requests(self) -> None:
         """Forgets what was registered, and the schedule."""
@@ -396,8 +407,8 @@ class RemoteCopyService:
         the run on all ranks, which get :class:`ferry.Aborted`, and comes out here as itself; the
         service can run again. Only where this rank has done its part and others keep it waiting
         does Ctrl-C end the world instead, after half a deadline or at a second Ctrl-C.
-        A tensor whose memory is not where it was registered is named before anything moves; that is
-        known to this rank alone, and others wait for it meanwhile.
+        A tensor whose memory is not where it was registered is named on all ranks, with the rank;
+        nothing is read or written there. The next run is as any other.
         """
         self._own().run(self._report)
 
@@ -412,10 +423,12 @@ class RemoteCopyService:
         return self._own().start(self._report)
 
     def set_progress(self, progress: Optional[Callable[[Progress], Any]]) -> None:
-        """Has a function called about twenty times a second within runs, and at their end.
+        """Has a function called within runs: before this rank moves anything, about twenty times a
+        second, and at the end.
 
-        ``False`` cancels the run on all ranks. ``None`` takes the function away. It counts from the
-        next run on.
+        ``False`` cancels the run on all ranks, but for the last call, when the run has ended: so a
+        short run can be cancelled by the first. ``None`` takes the function away. It counts from
+        the next run on.
         """
         if progress is None:
             self._report = None
@@ -562,6 +575,7 @@ class RemoteCopyService:
         return iterations
 
 
+_kept: List[RemoteCopyService] = []
 _live: "weakref.WeakSet[RemoteCopyService]" = weakref.WeakSet()
 
 
@@ -582,3 +596,6 @@ def _leave_all() -> None:
 
 # What is registered last is called first: _world, imported above, closes the world after this.
 atexit.register(_leave_all)
+
+
+_publish("_service", globals())

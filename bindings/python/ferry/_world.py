@@ -8,8 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Optional
 
-from . import _ferry
-from ._errors import InvalidInput
+from . import _ferry, _publish
+from ._errors import Error, InvalidInput, is_on_all
 
 if TYPE_CHECKING:
     from ._ferry import World
@@ -72,6 +72,20 @@ def _described_by_environment() -> bool:
     return any(os.environ.get(size, "1") not in ("", "0", "1") for size in sizes)
 
 
+def leave_failed(world: Optional["World"], error: Optional[BaseException]) -> None:
+    """A block ends by an error of this rank alone. The others know nothing of it and may wait for
+    this one: it leaves its world, so that they lose it at once and can go on without it."""
+    if error is None or isinstance(error, GeneratorExit) or is_on_all(error):
+        return
+    if world is None or world.closed or world.size == 1:
+        return
+    try:
+        world.check()
+    except Error:
+        return  # it has failed, which all know
+    world._quit(f"its program raised {type(error).__name__}: {error}")
+
+
 def shutdown() -> None:
     """Leaves the world of this process; what stands on it is closed first by its owners."""
     global _default
@@ -81,3 +95,4 @@ def shutdown() -> None:
 
 
 atexit.register(shutdown)
+_publish("_world", globals())

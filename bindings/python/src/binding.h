@@ -26,6 +26,8 @@
 /* Raises the exception of a status with its sentence; returns NULL, and fp_raise_int -1. */
 PyObject *fp_raise(ferry_status status, const char *sentence);
 int       fp_raise_int(ferry_status status, const char *sentence);
+/* The same of a collective call that has ended so on all ranks, as one that is no misuse does. */
+PyObject *fp_raise_on_all(ferry_status status, const char *sentence);
 /* Whether this is a type of ferry's exceptions. */
 bool fp_is_error(PyObject *type);
 /* The same of a sentence made here. Of arguments the caller got wrong: FERRY_ERR_INVALID_INPUT. */
@@ -193,6 +195,9 @@ bool fp_add_mixed(PyObject *module);
 bool fp_add_checkpoint(PyObject *module);
 /* What a PyMethodDef has of a function that takes keywords. */
 #define FP_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
+/* A docstring that begins with the name and the parameters: what inspect.signature and help show.
+ */
+#define FP_DOC(signature, text) signature "\n--\n\n" text
 /* In a tp_traverse: objects of types that specs make hold their type. */
 #define FP_VISIT_TYPE(self) Py_VISIT((PyObject *)Py_TYPE(self))
 /* Makes a type of a spec and adds it under its last name. */

@@ -403,9 +403,12 @@ static PyObject *compare(PyObject *module, PyObject *args, PyObject *kwargs)
 bool fp_add_checkpoint(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        {"file_at", file_at, METH_O, "(name, rank or None, bytes, tensors)"},
-        {"tensor_at", tensor_at, METH_O, "(name, dtype, shape, bytes) of a whole tensor."},
-        {"write_layout", write_layout, METH_NOARGS, "The layout as JSON; null of a logical one."},
+        {"file_at", file_at, METH_O,
+         FP_DOC("file_at($self, index, /)", "(name, rank or None, bytes, tensors)")},
+        {"tensor_at", tensor_at, METH_O,
+         FP_DOC("tensor_at($self, index, /)", "(name, dtype, shape, bytes) of a whole tensor.")},
+        {"write_layout", write_layout, METH_NOARGS,
+         FP_DOC("write_layout($self, /)", "The layout as JSON; null of a logical one.")},
         {NULL, NULL, 0, NULL},
     };
     static PyGetSetDef properties[] = {
@@ -413,7 +416,9 @@ bool fp_add_checkpoint(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"A checkpoint whose headers have been read; ferry.inspect opens one."},
+        {Py_tp_doc,
+         (void *)FP_DOC("Checkpoint()",
+                        "A checkpoint whose headers have been read; ferry.inspect opens one.")},
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
@@ -425,10 +430,15 @@ bool fp_add_checkpoint(PyObject *module)
                                       .flags     = Py_TPFLAGS_DEFAULT,
                                       .slots     = slots};
     static PyMethodDef functions[] = {
-        {"checkpoint_open", checkpoint_open, METH_O, "Opens a checkpoint."},
-        {"convert", FP_KEYWORDS(convert), "Converts a checkpoint, or says what that would write."},
+        {"checkpoint_open", checkpoint_open, METH_O,
+         FP_DOC("checkpoint_open($module, path, /)", "Opens a checkpoint.")},
+        {"convert", FP_KEYWORDS(convert),
+         FP_DOC("convert($module, /, checkpoint, to, path, subset, cast, part_bytes, memory_cap, "
+                "threads, resume, dry_run, progress)",
+                "Converts a checkpoint, or says what that would write.")},
         {"compare", FP_KEYWORDS(compare),
-         "(tensors, bytes, replicas, checksums, seconds) of equals."},
+         FP_DOC("compare($module, /, a, b, memory_cap, threads, digests, progress)",
+                "(tensors, bytes, replicas, checksums, seconds) of equals.")},
         {NULL, NULL, 0, NULL},
     };
     checkpoint_type = fp_add_type(module, &spec);

@@ -9,13 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-PyObject *fp_raise(ferry_status status, const char *sentence)
+static PyObject *raise(ferry_status status, const char *sentence, bool on_all)
 {
     /* A path in it may be no UTF-8. */
     PyObject *text   = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace");
     PyObject *errors = text == NULL ? NULL : PyImport_ImportModule("ferry._errors");
-    PyObject *made =
-        errors == NULL ? NULL : PyObject_CallMethod(errors, "of_status", "iO", (int)status, text);
+    PyObject *made   = errors == NULL ? NULL
+                                      : PyObject_CallMethod(errors, "of_status", "iOO", (int)status,
+                                                            text, on_all ? Py_True : Py_False);
     if (made != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(made), made);
     }
@@ -23,6 +24,16 @@ PyObject *fp_raise(ferry_status status, const char *sentence)
     Py_XDECREF(errors);
     Py_XDECREF(text);
     return NULL;
+}
+
+PyObject *fp_raise(ferry_status status, const char *sentence)
+{
+    return raise(status, sentence, false);
+}
+
+PyObject *fp_raise_on_all(ferry_status status, const char *sentence)
+{
+    return raise(status, sentence, status != FERRY_ERR_MISUSE);
 }
 
 bool fp_is_error(PyObject *type)
@@ -74,7 +85,8 @@ static PyObject *status_names(PyObject *module, PyObject *unused)
 bool fp_add_errors(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        {"status_names", status_names, METH_NOARGS, "The library's statuses by number."},
+        {"status_names", status_names, METH_NOARGS,
+         FP_DOC("status_names($module, /)", "The library's statuses by number.")},
         {NULL, NULL, 0, NULL},
     };
     return fp_add_functions(module, functions);

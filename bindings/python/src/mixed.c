@@ -188,6 +188,14 @@ static PyObject *shut_down(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* The program ends, and with it the handle: to shut it down would be to wait for other ranks. */
+static PyObject *abandon(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    ((fp_mixed *)self)->comm = NULL;
+    Py_RETURN_NONE;
+}
+
 static void dealloc(PyObject *self)
 {
     fp_mixed     *own  = (fp_mixed *)self;
@@ -349,11 +357,12 @@ static bool carry_out(fp_mixed *own, const call *c)
     return fp_ended(status, &error);
 }
 
-PyDoc_STRVAR(run_doc,
-             "run(op, x_in, x_out=None, mode=None)\n\n"
-             "Collective: carries out an operation and returns x_out, which is made where it is "
-             "None. The first dim counts rows; mode None is the one that was measured as the "
-             "fastest.");
+PyDoc_STRVAR(
+    run_doc,
+    FP_DOC("run($self, /, op, x_in, x_out=None, mode=None)",
+           "Collective: carries out an operation and returns x_out, which is made where it is "
+           "None. The first dim counts rows; mode None is the one that was measured as the "
+           "fastest."));
 
 static PyObject *run(PyObject *self, PyObject *args, PyObject *kwargs)
 {
@@ -588,23 +597,43 @@ static PyObject *get_closed(PyObject *self, void *unused)
 bool fp_add_mixed(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        {"_open", FP_KEYWORDS(open_handle), "Makes the handle."},
-        {"_shut_down", shut_down, METH_NOARGS, "Ends the handle; again does nothing."},
+        {"_open", FP_KEYWORDS(open_handle),
+         FP_DOC("_open($self, /, world, dtype, *, world_rank, world_size, local_rank, local_size, "
+                "inter_rank, inter_size, local_tp_size, local_dp_size, inter_tp_size, "
+                "inter_dp_size, grid_size, max_block_size, min_block_size, min_num_steps, "
+                "autotune_bytes, ib_enable_ibgda, should_init_nvshmem, use_autotune, "
+                "deterministic, only_construct, engines, tune_file, transport)",
+                "Makes the handle.")},
+        {"_shut_down", shut_down, METH_NOARGS,
+         FP_DOC("_shut_down($self, /)", "Ends the handle; again does nothing.")},
+        {"_abandon", abandon, METH_NOARGS,
+         FP_DOC("_abandon($self, /)", "Leaves the handle to the end of the program.")},
         {"init_virtual_memory", init_virtual_memory, METH_NOARGS,
-         "Collective: initializes memory that the ranks of a node share."},
+         FP_DOC("init_virtual_memory($self, /)",
+                "Collective: initializes memory that the ranks of a node share.")},
         {"init_nvshmem", init_nvshmem, METH_NOARGS,
-         "Collective: opens what carries bytes between nodes, which on hosts is UCX."},
+         FP_DOC("init_nvshmem($self, /)",
+                "Collective: opens what carries bytes between nodes, which on hosts is UCX.")},
         {"run_autotune", run_autotune, METH_NOARGS,
-         "Collective: measures every operation in every mode and remembers the fastest."},
+         FP_DOC("run_autotune($self, /)",
+                "Collective: measures every operation in every mode and remembers the fastest.")},
         {"run", FP_KEYWORDS(run), run_doc},
-        {"_select_mode", select_mode, METH_VARARGS, "The number of the mode that was chosen."},
-        {"_valid_ops", valid_ops, METH_NOARGS, "Numbers of operations."},
-        {"_valid_modes", valid_modes, METH_NOARGS, "Numbers of modes."},
-        {"_describe", describe, METH_NOARGS, "The fields of a MixedCommInfo."},
-        {"_counts", counts, METH_NOARGS, "The fields of a MixedCommCounts."},
-        {"reset_counts", reset_counts, METH_NOARGS, "Sets the counts to zero."},
-        {"_timings", timings, METH_NOARGS, "The fields of each MixedCommTiming."},
-        {"_save_tuning", save_tuning, METH_VARARGS, "Writes the table of autotune to a file."},
+        {"_select_mode", select_mode, METH_VARARGS,
+         FP_DOC("_select_mode($self, op, x_in, /)", "The number of the mode that was chosen.")},
+        {"_valid_ops", valid_ops, METH_NOARGS,
+         FP_DOC("_valid_ops($self, /)", "Numbers of operations.")},
+        {"_valid_modes", valid_modes, METH_NOARGS,
+         FP_DOC("_valid_modes($self, /)", "Numbers of modes.")},
+        {"_describe", describe, METH_NOARGS,
+         FP_DOC("_describe($self, /)", "The fields of a MixedCommInfo.")},
+        {"_counts", counts, METH_NOARGS,
+         FP_DOC("_counts($self, /)", "The fields of a MixedCommCounts.")},
+        {"reset_counts", reset_counts, METH_NOARGS,
+         FP_DOC("reset_counts($self, /)", "Sets the counts to zero.")},
+        {"_timings", timings, METH_NOARGS,
+         FP_DOC("_timings($self, /)", "The fields of each MixedCommTiming.")},
+        {"_save_tuning", save_tuning, METH_VARARGS,
+         FP_DOC("_save_tuning($self, path, /)", "Writes the table of autotune to a file.")},
         {NULL, NULL, 0, NULL},
     };
     static PyGetSetDef properties[] = {
@@ -612,7 +641,7 @@ bool fp_add_mixed(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"The handle under a ferry.MixedCommHandler."},
+        {Py_tp_doc, (void *)FP_DOC("MixedComm()", "The handle under a ferry.MixedCommHandler.")},
         {Py_tp_new, (void *)new_handle},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},

@@ -1088,13 +1088,24 @@ static PyObject *transfers(PyObject *module, PyObject *args)
 bool fp_add_param(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        {"rank_in_group", rank_in_group, METH_VARARGS, "The position of a rank in a group."},
-        {"detect_expert_index", detect_expert_index, METH_O, "The K of weightK or biasK."},
-        {"resolve_name", resolve_name, METH_VARARGS, "The name in the whole model, and K there."},
-        {"extract_params", extract_params, METH_VARARGS, "The fields of metadata of parameters."},
-        {"select_source", select_source, METH_VARARGS, "Which of several sources is taken."},
-        {"build_descriptors", build_descriptors, METH_VARARGS, "How a parameter is cut."},
-        {"transfers", transfers, METH_VARARGS, "What one rank receives of a parameter."},
+        {"rank_in_group", rank_in_group, METH_VARARGS,
+         FP_DOC("rank_in_group($module, rank, ranks, /)", "The position of a rank in a group.")},
+        {"detect_expert_index", detect_expert_index, METH_O,
+         FP_DOC("detect_expert_index($module, name, /)", "The K of weightK or biasK.")},
+        {"resolve_name", resolve_name, METH_VARARGS,
+         FP_DOC("resolve_name($module, metadata, base_name, prefixes, /)",
+                "The name in the whole model, and K there.")},
+        {"extract_params", extract_params, METH_VARARGS,
+         FP_DOC("extract_params($module, named, rank, groups, num_experts, prefixes, /)",
+                "The fields of metadata of parameters.")},
+        {"select_source", select_source, METH_VARARGS,
+         FP_DOC("select_source($module, sources, destination, rank, /)",
+                "Which of several sources is taken.")},
+        {"build_descriptors", build_descriptors, METH_VARARGS,
+         FP_DOC("build_descriptors($module, src, dst, /)", "How a parameter is cut.")},
+        {"transfers", transfers, METH_VARARGS,
+         FP_DOC("transfers($module, how, name, src, dst, rank, /)",
+                "What one rank receives of a parameter.")},
         {NULL, NULL, 0, NULL},
     };
     for (size_t i = 0; i < N_ATTRIBUTES; i++) {

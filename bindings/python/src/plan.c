@@ -335,7 +335,7 @@ static bool add_spec(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"Two layouts of one model; ferry.Spec makes one."},
+        {Py_tp_doc, (void *)FP_DOC("Spec()", "Two layouts of one model; ferry.Spec makes one.")},
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_getset, properties},
         {Py_tp_dealloc, (void *)dealloc_spec},
@@ -352,12 +352,19 @@ static bool add_spec(PyObject *module)
 static bool add_plan(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        {"save", save, METH_O, "Saves what the plan is made from, and its digest."},
-        {"rank_bytes", rank_bytes, METH_O, "(in, out, local, number of moves to it) of a rank."},
-        {"write_json", FP_KEYWORDS(write_json), "ferry.plan/1 as a text."},
-        {"moves", fp_plan_moves, METH_O, "An iterator of moves: of a rank, or with None of all."},
-        {"traffic", fp_plan_traffic, METH_O, "{(from, to): bytes} of a rank, or with None of all."},
-        {"shards", fp_plan_shards, METH_VARARGS, "What a rank holds: shards(side, rank)."},
+        {"save", save, METH_O,
+         FP_DOC("save($self, path, /)", "Saves what the plan is made from, and its digest.")},
+        {"rank_bytes", rank_bytes, METH_O,
+         FP_DOC("rank_bytes($self, rank, /)",
+                "(in, out, local, number of moves to it) of a rank.")},
+        {"write_json", FP_KEYWORDS(write_json),
+         FP_DOC("write_json($self, /, rank=None, summary=False)", "ferry.plan/1 as a text.")},
+        {"moves", fp_plan_moves, METH_O,
+         FP_DOC("moves($self, rank, /)", "An iterator of moves: of a rank, or with None of all.")},
+        {"traffic", fp_plan_traffic, METH_O,
+         FP_DOC("traffic($self, rank, /)", "{(from, to): bytes} of a rank, or with None of all.")},
+        {"shards", fp_plan_shards, METH_VARARGS,
+         FP_DOC("shards($self, side, rank, /)", "What a rank holds: shards(side, rank).")},
         {NULL, NULL, 0, NULL},
     };
     static PyGetSetDef properties[] = {
@@ -371,7 +378,9 @@ static bool add_plan(PyObject *module)
     };
     static PyType_Slot slots[] = {
         {Py_tp_doc,
-         (void *)"Which box of which tensor goes from which rank to which; ferry.plan makes one."},
+         (void *)FP_DOC(
+             "Plan()",
+             "Which box of which tensor goes from which rank to which; ferry.plan makes one.")},
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
@@ -397,11 +406,19 @@ static PyObject *dtype_name(PyObject *module, PyObject *object)
 bool fp_add_plan(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        {"spec_parse", FP_KEYWORDS(spec_parse), "A spec of a JSON text."},
-        {"spec_load", spec_load, METH_O, "A spec of a file, with the headers that it names."},
-        {"plan_create", FP_KEYWORDS(plan_create), "Plans a spec."},
-        {"plan_load", plan_load, METH_O, "A plan of a file that save() wrote."},
-        {"dtype_name", dtype_name, METH_O, "The name of a dtype of torch, numpy or safetensors."},
+        {"spec_parse", FP_KEYWORDS(spec_parse),
+         FP_DOC("spec_parse($module, /, text, name='the spec')", "A spec of a JSON text.")},
+        {"spec_load", spec_load, METH_O,
+         FP_DOC("spec_load($module, path, /)",
+                "A spec of a file, with the headers that it names.")},
+        {"plan_create", FP_KEYWORDS(plan_create),
+         FP_DOC("plan_create($module, /, spec, replica='balanced', subset=None, lost_ranks=())",
+                "Plans a spec.")},
+        {"plan_load", plan_load, METH_O,
+         FP_DOC("plan_load($module, path, /)", "A plan of a file that save() wrote.")},
+        {"dtype_name", dtype_name, METH_O,
+         FP_DOC("dtype_name($module, dtype, /)",
+                "The name of a dtype of torch, numpy or safetensors.")},
         {NULL, NULL, 0, NULL},
     };
     return add_spec(module) && add_plan(module) && fp_add_plan_visit(module) &&

@@ -432,7 +432,8 @@ bool fp_add_plan_visit(PyObject *module)
 {
     static PyType_Slot slots[] = {
         {Py_tp_doc,
-         (void *)"Moves of a plan as tuples, one after the other; moves() returns them."},
+         (void *)FP_DOC("Moves()",
+                        "Moves of a plan as tuples, one after the other; moves() returns them.")},
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_iter, (void *)same},
         {Py_tp_iternext, (void *)next_move},

@@ -459,7 +459,8 @@ static void dealloc_rank_plan(PyObject *self)
 static bool add_types(PyObject *module)
 {
     static PyType_Slot model_slots[] = {
-        {Py_tp_doc, (void *)"What one rank has on one side; make_model makes it."},
+        {Py_tp_doc,
+         (void *)FP_DOC("Model()", "What one rank has on one side; make_model makes it.")},
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_sq_length, (void *)model_length},
         {Py_tp_dealloc, (void *)dealloc_model},
@@ -470,12 +471,15 @@ static bool add_types(PyObject *module)
                                            .flags     = Py_TPFLAGS_DEFAULT,
                                            .slots     = model_slots};
     static PyMethodDef roster_methods[] = {
-        {"set", roster_set, METH_VARARGS, "What a rank has: source and destination model."},
-        {"plan", FP_KEYWORDS(roster_plan), "The plan of all ranks."},
+        {"set", roster_set, METH_VARARGS,
+         FP_DOC("set($self, rank, src_model, dst_model, /)",
+                "What a rank has: source and destination model.")},
+        {"plan", FP_KEYWORDS(roster_plan),
+         FP_DOC("plan($self, /, replica='balanced', subset=None)", "The plan of all ranks.")},
         {NULL, NULL, 0, NULL},
     };
     static PyType_Slot roster_slots[] = {
-        {Py_tp_doc, (void *)"What every rank has; make_roster makes it."},
+        {Py_tp_doc, (void *)FP_DOC("Roster()", "What every rank has; make_roster makes it.")},
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, roster_methods},
         {Py_tp_dealloc, (void *)dealloc_roster},
@@ -493,8 +497,10 @@ static bool add_types(PyObject *module)
 static bool add_rank_plan(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        {"ops", ops, METH_VARARGS, "The fields of some sends or receives."},
-        {"describe", describe, METH_NOARGS, "Counts and bytes as a text."},
+        {"ops", ops, METH_VARARGS,
+         FP_DOC("ops($self, is_send, begin, end, /)", "The fields of some sends or receives.")},
+        {"describe", describe, METH_NOARGS,
+         FP_DOC("describe($self, /)", "Counts and bytes as a text.")},
         {NULL, NULL, 0, NULL},
     };
     static PyGetSetDef properties[] = {
@@ -504,7 +510,9 @@ static bool add_rank_plan(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"The ops of one rank; rank_plan and build_rank_plan make them."},
+        {Py_tp_doc,
+         (void *)FP_DOC("RankPlan()",
+                        "The ops of one rank; rank_plan and build_rank_plan make them.")},
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
@@ -522,10 +530,19 @@ static bool add_rank_plan(PyObject *module)
 bool fp_add_reshard(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        {"make_model", make_model, METH_VARARGS, "A model of ParameterMetadata."},
-        {"make_roster", make_roster, METH_O, "A roster of so many ranks, which have nothing yet."},
-        {"rank_plan", rank_plan, METH_VARARGS, "The ops of one rank of a plan."},
-        {"build_rank_plan", build_rank_plan, METH_VARARGS, "The same among ranks that talk."},
+        {"make_model", make_model, METH_VARARGS,
+         FP_DOC("make_model($module, metadata, rank, num_experts=None, /)",
+                "A model of ParameterMetadata.")},
+        {"make_roster", make_roster, METH_O,
+         FP_DOC("make_roster($module, n_ranks, /)",
+                "A roster of so many ranks, which have nothing yet.")},
+        {"rank_plan", rank_plan, METH_VARARGS,
+         FP_DOC("rank_plan($module, plan, rank, src_model, dst_model, /)",
+                "The ops of one rank of a plan.")},
+        {"build_rank_plan", build_rank_plan, METH_VARARGS,
+         FP_DOC("build_rank_plan($module, src_model, dst_model, exchange, centralized, replica, "
+                "subset, /)",
+                "The same among ranks that talk.")},
         {NULL, NULL, 0, NULL},
     };
     return add_types(module) && add_rank_plan(module) && fp_add_param(module) &&

@@ -61,10 +61,11 @@ static PyObject *assign(ferry_scheduled_batches *batches, unsigned rule, unsigne
     return list == NULL ? NULL : Py_BuildValue("(IN)", n, list);
 }
 
-PyDoc_STRVAR(assign_iterations_doc,
-             "assign_iterations(n_pes, batches, rule, duplex)\n\n"
-             "Of (source, destination, index, bytes) in rising order: how many iterations there "
-             "are, and which each batch gets.");
+PyDoc_STRVAR(
+    assign_iterations_doc,
+    FP_DOC("assign_iterations($module, n_pes, batches, rule, duplex, /)",
+           "Of (source, destination, index, bytes) in rising order: how many iterations there "
+           "are, and which each batch gets."));
 
 static PyObject *assign_iterations(PyObject *module, PyObject *args)
 {

@@ -146,6 +146,52 @@ static ferry_status call_recover(void *context, ferry_error *error)
     return ferry_service_recover(c->own->service, c->survivors, &c->version, error);
 }
 
+void fp_service_decline(fp_service *own, PyObject **type, PyObject **value, PyObject **trace)
+{
+    PyErr_Fetch(type, value, trace);
+    PyErr_NormalizeException(type, value, trace);
+    PyObject   *kind  = PyObject_GetAttrString(*type, "__name__");
+    PyObject   *said  = *value == NULL ? NULL : PyObject_Str(*value);
+    bool        plain = fp_is_error(*type);
+    PyObject   *text  = kind == NULL || said == NULL ? NULL
+                        : plain                      ? (Py_INCREF(said), said)
+                                                     : PyUnicode_FromFormat("%U: %U", kind, said);
+    PyObject   *bytes = text == NULL ? NULL : PyUnicode_AsUTF8String(text);
+    const char *why   = "its tensors could not be looked at";
+    ferry_service_refuse(own->service, bytes == NULL ? why : PyBytes_AsString(bytes));
+    if (*value != NULL) {
+        PyObject_SetAttrString(*value, "_ferry_on_all", Py_True);
+    }
+    PyErr_Clear();
+    Py_XDECREF(bytes);
+    Py_XDECREF(text);
+    Py_XDECREF(said);
+    Py_XDECREF(kind);
+}
+
+bool fp_service_call(fp_service *own, bool good, fp_call_fn function, void *context)
+{
+    if (good) {
+        return fp_block(own->raw, function, context);
+    }
+    PyObject *type, *value, *trace;
+    fp_service_decline(own, &type, &value, &trace);
+    fp_block(own->raw, function, context);
+    ferry_service_refuse(own->service, NULL); /* of a call that did not come so far */
+    PyObject *heard[3];
+    PyErr_Fetch(&heard[0], &heard[1], &heard[2]);
+    if (heard[0] == NULL || fp_is_error(heard[0])) {
+        PyErr_Restore(type, value, trace);
+    } else { /* what a signal's handler raised */
+        PyErr_Restore(heard[0], heard[1], heard[2]);
+        heard[0] = type, heard[1] = value, heard[2] = trace;
+    }
+    for (int i = 0; i < 3; i++) {
+        Py_XDECREF(heard[i]);
+    }
+    return false;
+}
+
 static bool do_block(fp_service *own, fp_call_fn function, call *c)
 {
     c->own = own;
@@ -188,9 +234,24 @@ static PyObject *schedule(PyObject *self, PyObject *unused)
     if (!fp_service_enter(own)) {
         return NULL;
     }
-    bool good = fp_holds_check(&own->holds) && fp_block(own->raw, call_schedule, &c);
+    bool good = fp_service_call(own, fp_holds_check(&own->holds), call_schedule, &c);
     fp_service_leave(own);
     return none_if(good);
+}
+
+/* decline(reason): the next collective call ends on all ranks with this sentence. */
+static PyObject *decline(PyObject *self, PyObject *reason)
+{
+    fp_service *own   = (fp_service *)self;
+    PyObject   *bytes = PyUnicode_AsUTF8String(reason);
+    if (bytes == NULL || !fp_service_enter(own)) {
+        Py_XDECREF(bytes);
+        return NULL;
+    }
+    ferry_service_refuse(own->service, PyBytes_AsString(bytes));
+    Py_DECREF(bytes);
+    fp_service_leave(own);
+    Py_RETURN_NONE;
 }
 
 /* check_memory(): raises if a tensor is not where it was. */
@@ -578,32 +639,62 @@ static PyObject *get_initialized(PyObject *self, void *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"init", init, METH_VARARGS, "Opens the transport; collective."},
-    {"register", fp_service_register, METH_VARARGS, "Registers one end of a task."},
-    {"register_many", fp_service_register_many, METH_VARARGS, "Registers a sequence of ends."},
-    {"register_boxes", fp_service_register_boxes, METH_VARARGS, "Registers boxes of shards."},
-    {"bind", fp_service_bind, METH_VARARGS, "Registers what this rank does of a plan."},
-    {"rebind", fp_service_rebind, METH_VARARGS, "Other tensors for a plan; collective."},
-    {"check_memory", check_memory, METH_NOARGS, "Raises if a tensor is not where it was."},
-    {"schedule", schedule, METH_NOARGS, "Prepares runs; collective."},
-    {"kinds_sum", fp_service_kinds_sum, METH_NOARGS, "Zero over all ranks: dtypes agree."},
-    {"kinds", fp_service_kinds, METH_NOARGS, "The dtypes of what is registered."},
-    {"refuse", fp_service_refuse, METH_NOARGS, "Dtypes do not agree: nothing is to run."},
-    {"run", fp_service_run, METH_O, "One run; collective."},
-    {"start", fp_service_start, METH_O, "Begins a run; collective."},
-    {"time_runs", fp_service_time_runs, METH_O, "The seconds of n runs in a loop of C."},
-    {"abandon", abandon, METH_NOARGS, "Leaves it to the end of the program."},
-    {"clear_requests", clear_requests, METH_NOARGS, "Forgets what was registered."},
-    {"finalize", finalize, METH_VARARGS, "Ends the service; collective."},
-    {"recover", recover, METH_O, "The version that all survivors have; collective among them."},
-    {"recover_onto", fp_service_recover_onto, METH_VARARGS, "Goes on after a loss; collective."},
-    {"take_ledger", take_ledger, METH_NOARGS, "What the run that failed has brought."},
-    {"resume", resume, METH_O, "The next run moves what is missing in a ledger."},
-    {"alloc", alloc, METH_O, "Memory that other ranks reach best."},
-    {"statistics", fp_service_statistics, METH_NOARGS, "Numbers of this rank."},
-    {"peers", fp_service_peers, METH_NOARGS, "The ranks that this one exchanges with."},
-    {"destinations", fp_service_destinations, METH_NOARGS, "What runs write, and its state."},
-    {"spans", fp_service_spans, METH_NOARGS, "The batches of the last run, if traced."},
+    {"init", init, METH_VARARGS,
+     FP_DOC("init($self, log_level, /)", "Opens the transport; collective.")},
+    {"register", fp_service_register, METH_VARARGS,
+     FP_DOC("register($self, is_send, task_id, tensor, pos, size, pe, name, /)",
+            "Registers one end of a task.")},
+    {"register_many", fp_service_register_many, METH_VARARGS,
+     FP_DOC("register_many($self, is_send, items, /)", "Registers a sequence of ends.")},
+    {"register_boxes", fp_service_register_boxes, METH_VARARGS,
+     FP_DOC("register_boxes($self, is_send, items, /)", "Registers boxes of shards.")},
+    {"bind", fp_service_bind, METH_VARARGS,
+     FP_DOC("bind($self, plan, sources, destinations, /)",
+            "Registers what this rank does of a plan.")},
+    {"rebind", fp_service_rebind, METH_VARARGS,
+     FP_DOC("rebind($self, sources, destinations, /)", "Other tensors for a plan; collective.")},
+    {"check_memory", check_memory, METH_NOARGS,
+     FP_DOC("check_memory($self, /)", "Raises if a tensor is not where it was.")},
+    {"schedule", schedule, METH_NOARGS, FP_DOC("schedule($self, /)", "Prepares runs; collective.")},
+    {"kinds_sum", fp_service_kinds_sum, METH_NOARGS,
+     FP_DOC("kinds_sum($self, /)", "Zero over all ranks: dtypes agree.")},
+    {"kinds", fp_service_kinds, METH_NOARGS,
+     FP_DOC("kinds($self, /)", "The dtypes of what is registered.")},
+    {"refuse", fp_service_refuse, METH_NOARGS,
+     FP_DOC("refuse($self, /)", "Dtypes do not agree: nothing is to run.")},
+    {"run", fp_service_run, METH_O, FP_DOC("run($self, report, /)", "One run; collective.")},
+    {"start", fp_service_start, METH_O,
+     FP_DOC("start($self, report, /)", "Begins a run; collective.")},
+    {"time_runs", fp_service_time_runs, METH_O,
+     FP_DOC("time_runs($self, n, /)", "The seconds of n runs in a loop of C.")},
+    {"decline", decline, METH_O,
+     FP_DOC("decline($self, reason, /)", "What is wrong here, for all ranks to hear next.")},
+    {"abandon", abandon, METH_NOARGS,
+     FP_DOC("abandon($self, /)", "Leaves it to the end of the program.")},
+    {"clear_requests", clear_requests, METH_NOARGS,
+     FP_DOC("clear_requests($self, /)", "Forgets what was registered.")},
+    {"finalize", finalize, METH_VARARGS,
+     FP_DOC("finalize($self, quickly, /)", "Ends the service; collective.")},
+    {"recover", recover, METH_O,
+     FP_DOC("recover($self, survivors, /)",
+            "The version that all survivors have; collective among them.")},
+    {"recover_onto", fp_service_recover_onto, METH_VARARGS,
+     FP_DOC("recover_onto($self, spec, replica, subset, min_size, /)",
+            "Goes on after a loss; collective.")},
+    {"take_ledger", take_ledger, METH_NOARGS,
+     FP_DOC("take_ledger($self, /)", "What the run that failed has brought.")},
+    {"resume", resume, METH_O,
+     FP_DOC("resume($self, ledger, /)", "The next run moves what is missing in a ledger.")},
+    {"alloc", alloc, METH_O,
+     FP_DOC("alloc($self, n_bytes, /)", "Memory that other ranks reach best.")},
+    {"statistics", fp_service_statistics, METH_NOARGS,
+     FP_DOC("statistics($self, /)", "Numbers of this rank.")},
+    {"peers", fp_service_peers, METH_NOARGS,
+     FP_DOC("peers($self, /)", "The ranks that this one exchanges with.")},
+    {"destinations", fp_service_destinations, METH_NOARGS,
+     FP_DOC("destinations($self, /)", "What runs write, and its state.")},
+    {"spans", fp_service_spans, METH_NOARGS,
+     FP_DOC("spans($self, /)", "The batches of the last run, if traced.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -630,7 +721,8 @@ static PyTypeObject *add_plain(PyObject *module, const char *name, const char *d
 static PyTypeObject *add_service_type(PyObject *module)
 {
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"A copy service, which a ferry.RemoteCopyService has."},
+        {Py_tp_doc,
+         (void *)FP_DOC("Service()", "A copy service, which a ferry.RemoteCopyService has.")},
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_dealloc, (void *)dealloc},
         {Py_tp_traverse, (void *)traverse},
@@ -659,16 +751,21 @@ bool fp_add_service(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyMethodDef functions[] = {
-        {"service", FP_KEYWORDS(create), "A copy service of a world."},
+        {"service", FP_KEYWORDS(create),
+         FP_DOC("service($module, /, world, engines, memory_cap, slot_bytes, threads, checksum, "
+                "commit, paths, relays, trace, first_version)",
+                "A copy service of a world.")},
         {NULL, NULL, 0, NULL},
     };
     fp_service_type = add_service_type(module);
-    memory_type     = add_plain(module, "ferry._ferry.Memory",
-                                "Memory that other ranks reach best, which alloc() returns.",
-                                sizeof(fp_memory), memory_dealloc, no_methods, of_memory);
-    ledger_type     = add_plain(module, "ferry._ferry.Ledger",
-                                "What a run that failed has brought, which take_ledger() returns.",
-                                sizeof(fp_ledger), ledger_dealloc, no_methods, of_ledger);
+    memory_type =
+        add_plain(module, "ferry._ferry.Memory",
+                  FP_DOC("Memory()", "Memory that other ranks reach best, which alloc() returns."),
+                  sizeof(fp_memory), memory_dealloc, no_methods, of_memory);
+    ledger_type = add_plain(
+        module, "ferry._ferry.Ledger",
+        FP_DOC("Ledger()", "What a run that failed has brought, which take_ledger() returns."),
+        sizeof(fp_ledger), ledger_dealloc, no_methods, of_ledger);
     return fp_service_type != NULL && memory_type != NULL && ledger_type != NULL &&
            fp_add_functions(module, functions) && fp_add_service_run(module);
 }

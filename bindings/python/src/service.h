@@ -128,6 +128,14 @@ bool fp_service_enter(fp_service *own);
 void fp_service_leave(fp_service *own);
 /* Cancels and ends the run that was dropped, if one was; within the service's patience. */
 void fp_service_settle(fp_service *own);
+/*
+ * A collective call of the service, which is entered. Not good: an exception says what is wrong
+ * with this rank's tensors. Then the call ends on all ranks, who hear it, and that exception stays
+ * set.
+ */
+bool fp_service_call(fp_service *own, bool good, fp_call_fn function, void *context);
+/* Has all ranks hear in the next call what is raised here, which goes to the three. */
+void fp_service_decline(fp_service *own, PyObject **type, PyObject **value, PyObject **trace);
 /* Called within runs, on the thread that waits for them. */
 bool fp_service_progress(void *context, const ferry_progress *progress);
 /* Forgets the tensors, once the service has. */

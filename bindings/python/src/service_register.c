@@ -735,7 +735,8 @@ PyObject *fp_service_rebind(PyObject *self, PyObject *args)
         return NULL;
     }
     bool good = side_fill(own, &r.sides[0], given[0]) && side_fill(own, &r.sides[1], given[1]) &&
-                check_rebound(own, r.sides) && fp_block(own->raw, call_rebind, &r);
+                check_rebound(own, r.sides);
+    good = fp_service_call(own, good, call_rebind, &r);
     if (good) {
         Py_CLEAR(own->written);
         replace_holds(own, &r.sides[0]);

@@ -107,11 +107,12 @@ bool fp_service_progress(void *context, const ferry_progress *progress)
     return !watch->is_cancelled;
 }
 
-/* A run that was cancelled in a world that lives has no bytes on their way. */
+/* A run that was cancelled or refused in a world that lives has no bytes on their way. */
 static void taint(fp_service *own, ferry_status status)
 {
-    bool is_cancelled = status == FERRY_ERR_ABORTED && !own->watch.is_aborted;
-    own->is_tainted   = own->is_tainted || (status != FERRY_OK && !is_cancelled);
+    bool is_ended   = status == FERRY_ERR_ABORTED || status == FERRY_ERR_INVALID_INPUT;
+    bool is_orderly = status == FERRY_OK || (is_ended && !own->watch.is_aborted);
+    own->is_tainted = own->is_tainted || !is_orderly;
 }
 
 static PyObject *list_written(const fp_holds *holds)
@@ -165,7 +166,7 @@ static bool watch_end(fp_service *own, ferry_status status, const char *sentence
         PyErr_Restore(type, watch->value, watch->trace);
         watch->type = watch->value = watch->trace = NULL;
     } else if (status != FERRY_OK) {
-        fp_raise(status, sentence);
+        fp_raise_on_all(status, sentence);
     }
     return !raised && status == FERRY_OK;
 }
@@ -195,6 +196,17 @@ static bool begin_now(beginning *b)
     return status == FERRY_OK;
 }
 
+/* Of a run that did not begin: what is wrong with this rank's tensors goes before what that led to.
+ */
+static void prefer_watched(fp_service *own)
+{
+    fp_watch *watch = &own->watch;
+    if (watch->type != NULL) {
+        PyErr_Restore(watch->type, watch->value, watch->trace);
+        watch->type = watch->value = watch->trace = NULL;
+    }
+}
+
 /* The service is entered. NULL with an exception. */
 static ferry_request *begin(fp_service *own, PyObject *callback)
 {
@@ -208,13 +220,19 @@ static ferry_request *begin(fp_service *own, PyObject *callback)
                                          "a run needs a schedule, and the last one was refused: "
                                          "clear the requests and register them again");
     }
-    if (!fp_holds_check(&own->holds)) {
-        return NULL;
-    }
     fp_watch_clear(&own->watch);
     own->watch.callback = callback == Py_None ? NULL : callback;
+    if (!fp_holds_check(&own->holds)) { /* the others are in the run, and hear of it there */
+        fp_watch *watch = &own->watch;
+        fp_service_decline(own, &watch->type, &watch->value, &watch->trace);
+        watch->callback = NULL;
+    }
     /* After a ledger all ranks prepare once more together: that may wait. */
     own->is_running = own->is_resumed ? fp_block(own->raw, call_start, &b) : begin_now(&b);
+    ferry_service_refuse(own->service, NULL); /* of a run that could not begin */
+    if (!own->is_running) {
+        prefer_watched(own);
+    }
     return own->is_running ? b.request : NULL;
 }
 
@@ -312,7 +330,7 @@ static bool request_end(fp_request *own, bool was_done, ferry_status status, con
         return watch_end(own->service, status, sentence);
     }
     if (status != FERRY_OK) {
-        fp_raise(status, sentence);
+        fp_raise_on_all(status, sentence);
     }
     return status == FERRY_OK;
 }
@@ -467,9 +485,12 @@ static int request_clear(PyObject *self)
 bool fp_add_service_run(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        {"wait", request_wait, METH_NOARGS, "Waits for the end; raises what the run ended with."},
-        {"test", request_test, METH_NOARGS, "Works for a moment; whether the run has ended."},
-        {"cancel", request_cancel, METH_NOARGS, "Ends the run on all ranks; from any thread."},
+        {"wait", request_wait, METH_NOARGS,
+         FP_DOC("wait($self, /)", "Waits for the end; raises what the run ended with.")},
+        {"test", request_test, METH_NOARGS,
+         FP_DOC("test($self, /)", "Works for a moment; whether the run has ended.")},
+        {"cancel", request_cancel, METH_NOARGS,
+         FP_DOC("cancel($self, /)", "Ends the run on all ranks; from any thread.")},
         {NULL, NULL, 0, NULL},
     };
     static PyGetSetDef properties[] = {
@@ -477,7 +498,7 @@ bool fp_add_service_run(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"A run that was begun, which start() returns."},
+        {Py_tp_doc, (void *)FP_DOC("Request()", "A run that was begun, which start() returns.")},
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},

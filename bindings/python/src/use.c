@@ -55,7 +55,7 @@ void fp_leave(fp_use *use)
 bool fp_ended(ferry_status status, const ferry_error *error)
 {
     if (status != FERRY_OK && !PyErr_Occurred() && PyErr_CheckSignals() == 0) {
-        fp_raise(status, error->message);
+        fp_raise_on_all(status, error->message);
     }
     return status == FERRY_OK;
 }

@@ -294,8 +294,11 @@ static PyObject *view_of(PyObject *module, PyObject *args)
 bool fp_add_view(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        {"view_of", view_of, METH_VARARGS, "What a tensor is: shape, dtype, bytes, contiguous."},
-        {"place_of", place_of, METH_VARARGS, "Where a tensor is, and how it lies there."},
+        {"view_of", view_of, METH_VARARGS,
+         FP_DOC("view_of($module, tensor, name, writable, /)",
+                "What a tensor is: shape, dtype, bytes, contiguous.")},
+        {"place_of", place_of, METH_VARARGS,
+         FP_DOC("place_of($module, tensor, name, /)", "Where a tensor is, and how it lies there.")},
         {NULL, NULL, 0, NULL},
     };
     return fp_add_functions(module, functions);

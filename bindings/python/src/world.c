@@ -90,8 +90,10 @@ static ferry_world_options default_options(void)
     &(o).secret, &(o).deadline_seconds, &(o).entry_seconds, &(o).join_seconds, &(o).nodes, &(o).host
 
 PyDoc_STRVAR(from_environment_doc,
-             "Joins the world that the environment describes, as torchrun, mpirun, srun and "
-             "`ferry launch` set it.");
+             FP_DOC("world_from_environment($module, /, *, secret=None, deadline=0.0, "
+                    "entry_limit=0.0, join_limit=0.0, nodes=None, host=None)",
+                    "Joins the world that the environment describes, as torchrun, mpirun, srun and "
+                    "`ferry launch` set it."));
 
 static PyObject *from_environment(PyObject *module, PyObject *args, PyObject *kwargs)
 {
@@ -178,8 +180,10 @@ static int bootstrap_gather(void *context, const void *bytes, size_t n_bytes, vo
 }
 
 PyDoc_STRVAR(from_exchange_doc,
-             "Joins a world whose ranks find each other by an object with rank, size and "
-             "all_gather(bytes) -> list of bytes.");
+             FP_DOC("world_from_exchange($module, /, exchange, *, secret=None, deadline=0.0, "
+                    "entry_limit=0.0, join_limit=0.0, nodes=None, host=None)",
+                    "Joins a world whose ranks find each other by an object with rank, size and "
+                    "all_gather(bytes) -> list of bytes."));
 
 static PyObject *from_exchange(PyObject *module, PyObject *args, PyObject *kwargs)
 {
@@ -319,10 +323,11 @@ static PyObject *barrier(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *all_gather(PyObject *self, PyObject *args)
+static PyObject *all_gather(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    collective c = {0};
-    if (!PyArg_ParseTuple(args, "y#", &c.bytes, &c.n_bytes) ||
+    static char *names[] = {"data", NULL};
+    collective   c       = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#", names, &c.bytes, &c.n_bytes) ||
         !collect(self, call_all_gather, &c)) {
         return NULL;
     }
@@ -366,11 +371,12 @@ static PyObject *shrink(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 /* From any thread, also while another one waits in a call. */
-static PyObject *abort_world(PyObject *self, PyObject *args)
+static PyObject *abort_world(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    const char *reason = "the program ended the world";
-    fp_world   *own    = (fp_world *)self;
-    if (!PyArg_ParseTuple(args, "|s", &reason)) {
+    static char *names[] = {"reason", NULL};
+    const char  *reason  = "the program ended the world";
+    fp_world    *own     = (fp_world *)self;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|s", names, &reason)) {
         return NULL;
     }
     if (own->world != NULL && fp_is_own(&own->use)) {
@@ -439,6 +445,21 @@ static PyObject *leave_for_good(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* Of a program that goes on, and takes part in nothing any more: see ferry_world_leave. */
+static PyObject *quit(PyObject *self, PyObject *args)
+{
+    const char *reason;
+    if (!PyArg_ParseTuple(args, "s", &reason)) {
+        return NULL;
+    }
+    ferry_world *world = read_world(self);
+    if (world == NULL) {
+        return NULL;
+    }
+    ferry_world_leave(world, reason);
+    Py_RETURN_NONE;
+}
+
 static void *leave(void *world)
 {
     ferry_world_destroy(world);
@@ -486,14 +507,24 @@ static PyObject *repr(PyObject *self)
 bool fp_add_world(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        {"barrier", barrier, METH_NOARGS, "Waits for all ranks."},
-        {"all_gather", all_gather, METH_VARARGS, "Everybody's bytes, in order of ranks."},
-        {"broadcast", FP_KEYWORDS(broadcast), "What rank `root` gives, on every rank."},
-        {"shrink", FP_KEYWORDS(shrink), "After a loss: a world of the ranks that live."},
-        {"abort", abort_world, METH_VARARGS, "Ends the world on every rank, with a reason."},
-        {"check", check, METH_NOARGS, "Raises why the world has failed, if it has."},
-        {"_leave", leave_for_good, METH_NOARGS, "Leaves it as the program ends."},
-        {"close", close_world, METH_NOARGS, "Leaves the world."},
+        {"barrier", barrier, METH_NOARGS, FP_DOC("barrier($self, /)", "Waits for all ranks.")},
+        {"all_gather", FP_KEYWORDS(all_gather),
+         FP_DOC("all_gather($self, /, data)", "Everybody's bytes, in order of ranks.")},
+        {"broadcast", FP_KEYWORDS(broadcast),
+         FP_DOC("broadcast($self, /, data, root=0)", "What rank `root` gives, on every rank.")},
+        {"shrink", FP_KEYWORDS(shrink),
+         FP_DOC("shrink($self, /, min_size=0)", "After a loss: a world of the ranks that live.")},
+        {"abort", FP_KEYWORDS(abort_world),
+         FP_DOC("abort($self, /, reason='the program ended the world')",
+                "Ends the world on every rank, with a reason.")},
+        {"check", check, METH_NOARGS,
+         FP_DOC("check($self, /)", "Raises why the world has failed, if it has.")},
+        {"_leave", leave_for_good, METH_NOARGS,
+         FP_DOC("_leave($self, /)", "Leaves it as the program ends.")},
+        {"_quit", quit, METH_VARARGS,
+         FP_DOC("_quit($self, reason, /)",
+                "Takes part in nothing any more: others go on without.")},
+        {"close", close_world, METH_NOARGS, FP_DOC("close($self, /)", "Leaves the world.")},
         {NULL, NULL, 0, NULL},
     };
     static PyGetSetDef properties[] = {
@@ -509,7 +540,8 @@ bool fp_add_world(PyObject *module)
         {NULL, NULL, NULL, NULL, NULL},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)"A set of ranks that found each other; ferry.world() has one."},
+        {Py_tp_doc,
+         (void *)FP_DOC("World()", "A set of ranks that found each other; ferry.world() has one.")},
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
@@ -517,15 +549,21 @@ bool fp_add_world(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc},
         {0, NULL},
     };
-    static PyType_Spec spec        = {.name      = "ferry._ferry.World",
+    static PyType_Spec spec        = {.name      = "ferry.World",
                                       .basicsize = sizeof(fp_world),
                                       .flags     = Py_TPFLAGS_DEFAULT,
                                       .slots     = slots};
     static PyMethodDef functions[] = {
         {"world_from_environment", FP_KEYWORDS(from_environment), from_environment_doc},
-        {"world_from_file", FP_KEYWORDS(from_file), "Joins a world whose ranks meet in a file."},
+        {"world_from_file", FP_KEYWORDS(from_file),
+         FP_DOC("world_from_file($module, /, path, rank, size, *, secret=None, deadline=0.0, "
+                "entry_limit=0.0, join_limit=0.0, nodes=None, host=None)",
+                "Joins a world whose ranks meet in a file.")},
         {"world_from_exchange", FP_KEYWORDS(from_exchange), from_exchange_doc},
-        {"world_of_threads", FP_KEYWORDS(threads), "A list of worlds, one for each thread."},
+        {"world_of_threads", FP_KEYWORDS(threads),
+         FP_DOC("world_of_threads($module, /, size, *, secret=None, deadline=0.0, entry_limit=0.0, "
+                "join_limit=0.0, nodes=None, host=None)",
+                "A list of worlds, one for each thread.")},
         {NULL, NULL, 0, NULL},
     };
     fp_world_type = fp_add_type(module, &spec);

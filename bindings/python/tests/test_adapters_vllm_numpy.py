@@ -258,9 +258,178 @@ class WholeModels(unittest.TestCase):
         vllm.refit(source, server, config)
         np.testing.assert_array_equal(server["lm_head.weight"], source["model.embed_tokens.weight"])
 
-    def test_a_mixture_of_experts(self):
-        with self.assertRaisesRegex(ferry.Unsupported, "num_experts=8"):
-            vllm.Config.of_hf({**SIZES, "model_type": "qwen3_moe", "num_experts": 8})
+
+# Mixtures of experts: what each rank holds, cut by hand.
+
+KINDS = {
+    "mixtral": (dict(num_local_experts=5, intermediate_size=8), "block_sparse_moe.",
+                ("w1", "w3", "w2"), 8, 0),
+    "qwen2_moe": (dict(num_experts=6, moe_intermediate_size=4, shared_expert_intermediate_size=12,
+                       intermediate_size=99), "mlp.", ("gate_proj", "up_proj", "down_proj"), 4, 12),
+    "qwen3_moe": (dict(num_experts=7, moe_intermediate_size=8, intermediate_size=99), "mlp.",
+                  ("gate_proj", "up_proj", "down_proj"), 8, 0),
+}
+MOE = dict(SIZES, num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=2, vocab_size=0)
+
+
+def moe_config(kind):
+    hf = {key: value for key, value in MOE.items() if key != "intermediate_size"}
+    return vllm.Config.of_hf({**hf, **KINDS[kind][0], "model_type": kind}, dtype="f32")
+
+
+def moe_state(kind):
+    """A checkpoint with the names that transformers writes, and numbers that differ everywhere."""
+    said, moe, parts, size, shared = KINDS[kind]
+    n_experts = said.get("num_experts", said.get("num_local_experts"))
+    shapes = {"model.norm.weight": (8,)}
+    for layer in ("model.layers.0.", "model.layers.1."):
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            shapes[layer + name + ".weight"] = (8,)
+        for one in "qkvo":
+            shapes[f"{layer}self_attn.{one}_proj.weight"] = (8, 8)
+            if kind == "qwen2_moe" and one != "o":
+                shapes[f"{layer}self_attn.{one}_proj.bias"] = (8,)
+            if kind == "qwen3_moe" and one in "qk":
+                shapes[f"{layer}self_attn.{one}_norm.weight"] = (2,)
+        shapes[f"{layer}{moe}gate.weight"] = (n_experts, 8)
+        for expert in range(n_experts):
+            for part, shape in zip(parts, ((size, 8), (size, 8), (8, size))):
+                shapes[f"{layer}{moe}experts.{expert}.{part}.weight"] = shape
+        if shared:
+            shapes[layer + "mlp.shared_expert_gate.weight"] = (1, 8)
+            for part, shape in zip(parts, ((shared, 8), (shared, 8), (8, shared))):
+                shapes[f"{layer}mlp.shared_expert.{part}.weight"] = shape
+    rng = np.random.default_rng(11)
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def moe_source(full, kind, tp, ep, place):
+    """The shards of a rank of a trainer."""
+    moe, parts, found = KINDS[kind][1], KINDS[kind][2], {}
+    n_experts = len(full["model.layers.0." + moe + "gate.weight"])
+    mine = np.array_split(np.arange(n_experts), ep)[place % ep]
+    for name, tensor in full.items():
+        words = name.split(".")
+        is_expert = "experts" in words
+        if is_expert and ep > 1:
+            if int(words[words.index("experts") + 1]) in mine:
+                found[name] = tensor
+        elif any(f".{one}." in name for one in ("o_proj", "down_proj", parts[2])):
+            found[name] = part(tensor, tp, place % tp, 1)
+        elif any(f".{one}." in name for one in ("q_proj", "k_proj", "v_proj", "gate_proj",
+                                                "up_proj", *parts[:2])):
+            found[name] = part(tensor, tp, place % tp)
+        else:
+            found[name] = tensor
+    return {name: tensor.copy() for name, tensor in found.items()}
+
+
+def moe_server(full, kind, tp, ep, place):
+    """What a rank of a server holds: fused projections, and experts in two stacks."""
+    moe, parts, found = KINDS[kind][1], KINDS[kind][2], {}
+    n_experts = len(full["model.layers.0." + moe + "gate.weight"])
+    shards = moe_source(full, kind, tp, 1, place)
+    held = np.array_split(np.arange(n_experts), ep)[place % ep] if ep > 1 else range(n_experts)
+    for name, tensor in shards.items():
+        if ".experts." not in name:
+            found[name] = tensor
+    found = fuse(found)
+    of = full if ep > 1 else shards
+    for layer in ("model.layers.0.", "model.layers.1."):
+        stem = layer + moe + "experts."
+        gates, ups, downs = ([of[f"{stem}{expert}.{part}.weight"] for expert in held]
+                             for part in parts)
+        found[stem + "w13_weight"] = np.stack([np.concatenate(two) for two in zip(gates, ups)])
+        found[stem + "w2_weight"] = np.stack(downs)
+    return found
+
+
+MOE_SIDES = ((1, 1, 1), (2, 1, 2), (4, 1, 4), (2, 2, 2), (4, 4, 4), (1, 4, 4), (1, 3, 3), (2, 4, 4),
+             (2, 2, 4), (1, 2, 4))  # tp, ep, ranks
+
+
+def carried_out(plan, shards, targets):
+    """The moves of a plan, by numpy."""
+    for move in plan.moves():
+        box = shards[move.from_rank][move.source or move.tensor][move.src_slice]
+        targets[move.to_rank][move.tensor][move.dst_slice] = box.reshape(move.length)
+
+
+def moe_refits(rank, size, cases):
+    wrong = []
+    for kind, (from_tp, from_ep, n_from), (to_tp, to_ep, n_to) in cases:
+        full = moe_state(kind)
+        source = moe_source(full, kind, from_tp, from_ep, rank) if rank < n_from else None
+        wanted = moe_server(full, kind, to_tp, to_ep, rank) if rank < n_to else {}
+        target = {name: np.zeros_like(one) for name, one in wanted.items()}
+        vllm.refit(source, target if wanted else None, moe_config(kind), source_tp=from_tp,
+                   source_ep=from_ep, source_ranks=list(range(n_from)), destination_tp=to_tp,
+                   destination_ep=to_ep, destination_ranks=list(range(n_to)))
+        wrong += [(kind, name) for name, one in wanted.items()
+                  if not np.array_equal(target[name], one)]
+    return wrong
+
+
+@unittest.skipIf(np is None, "numpy is not installed")
+class Experts(unittest.TestCase):
+    def test_every_pair_of_sides(self):
+        n_cases = 0
+        for kind in KINDS:
+            full = moe_state(kind)
+            for from_tp, from_ep, n_from in MOE_SIDES:
+                if from_tp != 1 and from_ep not in (1, from_tp):
+                    continue
+                shards = {rank: moe_source(full, kind, from_tp, from_ep, rank)
+                          for rank in range(n_from)}
+                for to_tp, to_ep, n_to in MOE_SIDES:
+                    plan = ferry.plan(vllm.spec(
+                        moe_config(kind), source_tp=from_tp, source_ep=from_ep,
+                        source_ranks=range(n_from), destination_tp=to_tp, destination_ep=to_ep,
+                        destination_ranks=range(n_to)))
+                    wanted = {rank: moe_server(full, kind, to_tp, to_ep, rank)
+                              for rank in range(n_to)}
+                    targets = {rank: {name: np.zeros_like(one) for name, one in of.items()}
+                               for rank, of in wanted.items()}
+                    for rank, of in wanted.items():
+                        self.assertEqual({name: one.shape for name, one in
+                                          plan.shards("destination", rank).items()},
+                                         {name: one.shape for name, one in of.items()})
+                    carried_out(plan, shards, targets)
+                    for rank, of in wanted.items():
+                        for name, one in of.items():
+                            np.testing.assert_array_equal(
+                                targets[rank][name], one,
+                                f"{kind} {from_tp, from_ep, n_from} to {to_tp, to_ep, n_to}, "
+                                f"{name} on rank {rank}")
+                    n_cases += 1
+        self.assertEqual(n_cases, 3 * 9 * 10)
+
+    def test_refits(self):
+        cases = [("mixtral", (2, 2, 4), (1, 4, 4)), ("qwen2_moe", (1, 1, 1), (4, 1, 4)),
+                 ("qwen3_moe", (4, 4, 4), (2, 4, 4)), ("qwen3_moe", (1, 3, 3), (2, 2, 4))]
+        self.assertEqual(run_ranks(moe_refits, 4, cases), [[]] * 4)
+
+    def test_what_is_refused_is_named(self):
+        for hf, sentence in (
+            (dict(model_type="deepseek_v3", n_routed_experts=8), "n_routed_experts=8.*deepseek_v3.*"
+             "w13_weight.*n_experts, expert_size"),
+            (dict(model_type="qwen3_moe", num_experts=8, decoder_sparse_step=2),
+             "decoder_sparse_step=2.*w13_weight.*spec_dict"),
+            (dict(model_type="qwen2_moe", num_experts=8, mlp_only_layers=[0]), r"mlp_only_layers=\[0\]"),
+        ):
+            with self.assertRaisesRegex(ferry.Unsupported, sentence) as caught:
+                vllm.Config.of_hf({**SIZES, **hf})
+            self.assertEqual(caught.exception.tensor, "mlp.experts.w13_weight")
+        for how, sentence in (
+            (dict(destination_tp=2, destination_ep=3, destination_ranks=range(6)), "destination_ep is 3"),
+            (dict(destination_ep=4, destination_ranks=range(6)), "which divides its 6 ranks"),
+            (dict(source_tp=2, source_ep=4, source_ranks=range(4)), "source_ep is 4 and source_tp 2"),
+            (dict(destination_tp=3), "3 ranks of the destination"),
+        ):
+            with self.assertRaisesRegex(ferry.InvalidInput, sentence):
+                vllm.spec(moe_config("qwen3_moe"), **how)
+        with self.assertRaisesRegex(ferry.InvalidInput, "no experts: give n_experts"):
+            vllm.spec(vllm.Config(**SMALL), destination_ep=2)
 
 
 if __name__ == "__main__":

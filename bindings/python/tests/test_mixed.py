@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import array
-import doctest
 import os
 import signal
 import subprocess
@@ -53,11 +52,6 @@ class Names(unittest.TestCase):
         self.assertIs(mixed_comm.MixedCommHandler, MixedCommHandler)
         self.assertIs(mixed_comm.run_mixed_comm, ferry.run_mixed_comm)
         self.assertIs(ferry.comm.MixedCommOp, MixedCommOp)
-
-    def test_examples(self):
-        import ferry._mixed
-
-        self.assertEqual(doctest.testmod(ferry._mixed).failed, 0)
 
 
 class Alone(unittest.TestCase):

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import unittest
 
+import ferry
 from support import HANG_SECONDS
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -49,6 +50,15 @@ class Page(unittest.TestCase):
         code, said = run(ROOT / "tests" / "docs" / "run_blocks.py", PAGE)
         self.assertEqual(code, 0, said)
         self.assertGreaterEqual(int(re.search(r"(\d+) blocks ran", said).group(1)), 7)
+
+    def test_each_block_runs_alone(self):
+        """Who copies one needs no other: but for the import at the top of its page."""
+        blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        self.assertGreaterEqual(len(blocks), 8)
+        for block in blocks:
+            names = {"ferry": ferry, "vllm": ferry.adapters.vllm, "__name__": "page"}
+            with self.subTest(block.splitlines()[0]):
+                exec(compile(block, str(PAGE), "exec"), names)
 
     def test_programs_are_those_of_the_examples(self):
         texts = [path.read_text() for path in EXAMPLES.glob("*.py")]

@@ -3,15 +3,19 @@
 
 A server fuses ``q_proj``, ``k_proj`` and ``v_proj`` into ``qkv_proj``, ``gate_proj`` and
 ``up_proj`` into ``gate_up_proj``, and cuts each component by itself. With fewer heads of keys and
-values than ranks, neighbours hold the same head. :func:`spec` says all that in a ferry.spec/1, with
-the source whole on its ranks, or sharded over a tensor-parallel group of its own.
+values than ranks, neighbours hold the same head. The experts of a layer are two stacks there,
+``experts.w13_weight`` and ``experts.w2_weight``: cut like an MLP, or, with expert parallelism,
+whole experts on each rank. :func:`spec` says all that in a ferry.spec/1, with the source whole on
+its ranks, or sharded over groups of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple,
+)  # fmt: skip
 
 from .. import _ferry
 from .._errors import Error, InvalidInput, Unsupported
@@ -26,7 +30,8 @@ __all__ = ["Config", "prepare", "refit", "spec", "spec_dict"]
 
 @dataclass
 class Config:
-    """A decoder with grouped-query attention and a gated MLP: Llama, Qwen, Mistral and their kin.
+    """A decoder with grouped-query attention and a gated MLP, or experts in its place: Llama, Qwen,
+    Mistral, Mixtral and their kin.
 
     >>> Config(hidden_size=64, n_heads=8, n_kv_heads=2, intermediate_size=96, n_layers=1).kv_rows
     16
@@ -47,9 +52,15 @@ class Config:
     tied: bool = False  # the head is the embedding
     dtype: str = "bf16"
     prefix: str = "model."
+    n_experts: int = 0  # of each layer, which then has no other MLP; 0: none
+    expert_size: int = 0  # the intermediate size of one of them; 0: intermediate_size
+    shared_expert_size: int = 0  # of the one that all tokens take; 0: there is none
+    moe: str = "mlp"  # the part of a layer that has the experts
+    expert_parts: Tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 
     def __post_init__(self) -> None:
         self.n_kv_heads = self.n_kv_heads or self.n_heads
+        self.expert_size = self.expert_size or self.intermediate_size
         if self.head_dim == 0:
             if self.n_heads < 1 or self.hidden_size % self.n_heads != 0:
                 raise InvalidInput(
@@ -68,7 +79,8 @@ class Config:
 
         Biases and norms of heads are those of ``attention_bias``, ``mlp_bias`` and the model's
         type: Qwen2 has biases of queries, keys and values, Qwen3 has norms of queries and keys.
-        ``others`` are fields of this class that count instead.
+        Experts are known of ``mixtral``, ``qwen2_moe`` and ``qwen3_moe``, under the names of their
+        checkpoints. ``others`` are fields of this class that count instead.
         """
 
         def get(name: str, default: Any = None) -> Any:
@@ -76,12 +88,6 @@ class Config:
                 return config.get(name, default)
             return getattr(config, name, default)
 
-        for name in ("num_experts", "num_local_experts", "n_routed_experts"):
-            if (get(name) or 0) > 1:
-                raise Unsupported(
-                    f"the configuration has {name}={get(name)}: this adapter knows dense decoders, "
-                    "and a mixture of experts needs a spec of its own"
-                )
         kind, bias = get("model_type") or "", bool(get("attention_bias"))
         fields: Dict[str, Any] = {
             "hidden_size": get("hidden_size"),
@@ -91,13 +97,18 @@ class Config:
             "n_kv_heads": get("num_key_value_heads") or 0,
             "head_dim": get("head_dim") or 0,
             "vocab_size": get("vocab_size") or 0,
-            "qkv_bias": bias or kind == "qwen2",
-            "o_bias": bias and kind != "qwen2",
+            "qkv_bias": bias or kind == "qwen2" or (kind == "qwen2_moe" and get("qkv_bias", True)),
+            "o_bias": bias and kind not in ("qwen2", "qwen2_moe"),
             "mlp_bias": bool(get("mlp_bias")),
-            "qk_norm": kind == "qwen3",
+            "qk_norm": kind in ("qwen3", "qwen3_moe"),
             "tied": bool(get("tie_word_embeddings", False)),
+            **_experts_of_hf(kind, get),
         }
         return cls(**{**fields, **others})
+
+    def experts_of(self, ep: int) -> List[int]:
+        """How many experts each of ``ep`` ranks has: the first ones have one more where they must."""
+        return [self.n_experts // ep + (rank < self.n_experts % ep) for rank in range(ep)]
 
     @property
     def q_rows(self) -> int:
@@ -117,6 +128,38 @@ class Config:
         ends = [min(self.vocab_size, each * rank) for rank in range(tp + 1)]
         return [last - first for first, last in zip(ends, ends[1:])]
 
+
+def _experts_of_hf(kind: str, get: Callable[..., Any]) -> Dict[str, Any]:
+    """The fields of a mixture of experts, by the model's type; none of a dense one."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    counted = [name for name in names if (get(name) or 0) > 0]
+    if not counted:
+        return {}
+    found: Dict[str, Any] = {"n_experts": get(counted[0])}
+    if kind == "mixtral":
+        return {**found, "moe": "block_sparse_moe", "expert_parts": ("w1", "w3", "w2")}
+    if kind not in ("qwen2_moe", "qwen3_moe"):
+        raise Unsupported(
+            f'the configuration has {counted[0]}={get(counted[0])}, and of the model type "{kind}" '
+            f'it is not known how "{_HF_EXPERT}" becomes "{_EXPERTS}" on a server: experts are '
+            "known of mixtral, qwen2_moe and qwen3_moe. Give a Config with n_experts, expert_size, "
+            "moe and expert_parts, or start from spec_dict() and write the tensors",
+            tensor=_EXPERTS,
+        )
+    if (get("decoder_sparse_step") or 1) != 1 or get("mlp_only_layers"):
+        raise Unsupported(
+            f"the configuration has decoder_sparse_step={get('decoder_sparse_step')} and "
+            f'mlp_only_layers={get("mlp_only_layers")}: some layers have "mlp.gate_up_proj.weight" '
+            f'and others "{_EXPERTS}", and this adapter knows models whose layers are alike. Start '
+            "from spec_dict() of both kinds and give each layer the tensors that it has",
+            tensor=_EXPERTS,
+        )
+    shared = (get("shared_expert_intermediate_size") or 0) if kind == "qwen2_moe" else 0
+    return {**found, "expert_size": get("moe_intermediate_size"), "shared_expert_size": shared}
+
+
+_HF_EXPERT = "mlp.experts.0.gate_proj.weight"
+_EXPERTS = "mlp.experts.w13_weight"
 
 Tensor = Dict[str, Any]
 
@@ -147,6 +190,51 @@ def _fused(name: str, parts: Sequence[Tensor], config: Config) -> Tensor:
     return fused
 
 
+def _gated(config: Config, part: str, size: int, bias: bool) -> List[Tensor]:
+    """A gated MLP, its first two projections by themselves and fused."""
+    found = []
+    for kind in ("weight", "bias") if bias else ("weight",):
+        shape = [size, config.hidden_size][: 2 if kind == "weight" else 1]
+        gate_up = [
+            _plain(_layer(config, f"{part}{one}_proj.{kind}"), shape, config) for one in ("gate", "up")
+        ]
+        found += [*gate_up, _fused(_layer(config, f"{part}gate_up_proj.{kind}"), gate_up, config)]
+        down = [config.hidden_size, size] if kind == "weight" else [config.hidden_size]
+        found.append(_plain(_layer(config, f"{part}down_proj.{kind}"), down, config))
+    return found
+
+
+def _experts(config: Config) -> List[Tensor]:
+    """Each expert by itself, and what the server stacks: gates over ups, and downs."""
+    hidden, size, moe = config.hidden_size, config.expert_size, config.moe + "."
+    gate, up, down = config.expert_parts
+    shapes = {gate: [size, hidden], up: [size, hidden], down: [hidden, size]}
+    found: List[Tensor] = []
+
+    def called(expert: Any, part: str) -> str:
+        return _layer(config, f"{moe}experts.{expert}.{part}.weight")
+
+    for part, shape in shapes.items():
+        one = _plain(called("{1}", part), shape, config)
+        found.append({**one, "count": [config.n_layers, config.n_experts]})
+    stacks = {"w13_weight": ((gate, 0), (up, size)), "w2_weight": ((down, 0),)}
+    for name, parts in stacks.items():
+        rows, columns = shapes[parts[0][0]]
+        shape = [config.n_experts, rows * len(parts), columns]
+        stack = _plain(_layer(config, f"{moe}experts.{name}"), shape, config)
+        stack["source"] = [
+            {"tensor": called(expert, part), "begin": [0, 0], "shape": shapes[part],
+             "at": [expert, at, 0]}
+            for expert in range(config.n_experts) for part, at in parts
+        ]  # fmt: skip
+        found.append(stack)
+    found.append(_plain(_layer(config, moe + "gate.weight"), [config.n_experts, hidden], config))
+    if config.shared_expert_size != 0:
+        found += _gated(config, moe + "shared_expert.", config.shared_expert_size, False)
+        found.append(_plain(_layer(config, moe + "shared_expert_gate.weight"), [1, hidden], config))
+    return found
+
+
 def _tensors(config: Config) -> List[Tensor]:
     hidden, attention = config.hidden_size, "self_attn."
     rows = {"q": config.q_rows, "k": config.kv_rows, "v": config.kv_rows}
@@ -158,22 +246,17 @@ def _tensors(config: Config) -> List[Tensor]:
             for one, n in rows.items()
         ]
         found += [*qkv, _fused(_layer(config, f"{attention}qkv_proj.{kind}"), qkv, config)]
-    for kind in ("weight", "bias") if config.mlp_bias else ("weight",):
-        shape = [config.intermediate_size, hidden][: 2 if kind == "weight" else 1]
-        gate_up = [
-            _plain(_layer(config, f"mlp.{one}_proj.{kind}"), shape, config) for one in ("gate", "up")
-        ]
-        found += [*gate_up, _fused(_layer(config, f"mlp.gate_up_proj.{kind}"), gate_up, config)]
+    if config.n_experts != 0:
+        found += _experts(config)
+    else:
+        found += _gated(config, "mlp.", config.intermediate_size, config.mlp_bias)
     shapes = {
         attention + "o_proj.weight": [hidden, config.q_rows],
-        "mlp.down_proj.weight": [hidden, config.intermediate_size],
         "input_layernorm.weight": [hidden],
         "post_attention_layernorm.weight": [hidden],
     }
     if config.o_bias:
         shapes[attention + "o_proj.bias"] = [hidden]
-    if config.mlp_bias:
-        shapes["mlp.down_proj.bias"] = [hidden]
     if config.qk_norm:
         shapes[attention + "q_norm.weight"] = [config.head_dim]
         shapes[attention + "k_norm.weight"] = [config.head_dim]
@@ -189,11 +272,14 @@ def _vocabulary(config: Config) -> List[str]:
     return [config.prefix + "embed_tokens.weight"] + ([] if config.tied else ["lm_head.weight"])
 
 
-def _check_tp(config: Config, tp: int, side: str) -> None:
-    numbers = {
-        "heads": config.n_heads,
-        "rows of the MLP": config.intermediate_size,
-    }
+def _check_tp(config: Config, tp: int, ep: int, side: str) -> None:
+    numbers = {"heads": config.n_heads}
+    if config.n_experts == 0:
+        numbers["rows of the MLP"] = config.intermediate_size
+    elif ep == 1:
+        numbers["rows of an expert"] = config.expert_size
+    if config.n_experts != 0 and config.shared_expert_size != 0:
+        numbers["rows of the shared expert"] = config.shared_expert_size
     for what, n in numbers.items():
         if tp < 1 or n % tp != 0:
             raise InvalidInput(f"{n} {what} cannot be cut for {tp} ranks of the {side}")
@@ -210,7 +296,25 @@ def _check_tp(config: Config, tp: int, side: str) -> None:
         )
 
 
-def _rules(config: Config, tp: int) -> List[Dict[str, Any]]:
+def _check_ep(config: Config, tp: int, ep: int, n_ranks: int, side: str) -> None:
+    if ep == 1:
+        return
+    if config.n_experts == 0:
+        raise InvalidInput(f"{side}_ep is {ep}, and the config has no experts: give n_experts")
+    if ep < 1 or ep % tp != 0 or n_ranks % ep != 0:
+        raise InvalidInput(
+            f"{side}_ep is {ep}: experts are spread over a multiple of the {tp} ranks that cut a "
+            f"layer of the {side}, which divides its {n_ranks} ranks"
+        )
+    if side == "source" and tp != 1 and ep != tp:
+        raise InvalidInput(
+            f"source_ep is {ep} and source_tp {tp}: experts that lie by themselves are spread over "
+            "the ranks that cut a layer, or over replicas of one rank: give source_ep equal to "
+            "source_tp, or source_tp 1"
+        )
+
+
+def _rules(config: Config, tp: int, ep: int) -> List[Dict[str, Any]]:
     """Of both sides: a rule for a name that a side does not have hurts nobody."""
     heads = min(config.n_kv_heads, tp)  # parts of keys and values; neighbours hold the same
 
@@ -219,8 +323,11 @@ def _rules(config: Config, tp: int) -> List[Dict[str, Any]]:
 
     kv = cut(0, unit=config.head_dim, parts=heads)
     blocks = [config.q_rows, [config.kv_rows, heads], [config.kv_rows, heads]]
+    shared = cut(0, blocks=[config.shared_expert_size] * 2)
     rules = [
+        *_expert_rules(config, ep, cut),
         {"match": "*.qkv_proj.*", "shard": cut(0, unit=config.head_dim, blocks=blocks)},
+        {"match": "*.shared_expert.gate_up_proj.*", "shard": shared},
         {"match": "*.gate_up_proj.*", "shard": cut(0, blocks=[config.intermediate_size] * 2)},
         {"match": "*.q_proj.*", "shard": cut(0, unit=config.head_dim)},
         {"match": "*.k_proj.*", "shard": kv},
@@ -235,13 +342,49 @@ def _rules(config: Config, tp: int) -> List[Dict[str, Any]]:
     return [*rules, {"match": "*"}]
 
 
-def _side(config: Config, tp: int, ranks: Optional[Sequence[int]], side: str) -> Dict[str, Any]:
-    _check_tp(config, tp, side)
-    ranks = list(range(tp) if ranks is None else ranks)
+def _expert_rules(
+    config: Config, ep: int, cut: Callable[..., List[Dict[str, Any]]]
+) -> List[Dict[str, Any]]:
+    if config.n_experts == 0:
+        return []
+    if ep != 1:  # whole experts; those by themselves are placed by a stage
+        spread = [{"dim": 0, "axis": ["ep", "tp"], "sizes": config.experts_of(ep)}]
+        stacks = [{"match": f"*.experts.{name}", "shard": spread} for name in _STACKS]
+        return [*stacks, {"match": "*.experts.*"}]
+    gate, up, down = config.expert_parts
+    return [
+        {"match": "*.experts.w13_weight", "shard": cut(1, blocks=[config.expert_size] * 2)},
+        {"match": "*.experts.w2_weight", "shard": cut(2)},
+        {"match": f"*.experts.*.{gate}.*", "shard": cut(0)},
+        {"match": f"*.experts.*.{up}.*", "shard": cut(0)},
+        {"match": f"*.experts.*.{down}.*", "shard": cut(1)},
+    ]
+
+
+_STACKS = ("w13_weight", "w2_weight")
+
+
+def _side(
+    config: Config, tp: int, ep: int, ranks: Optional[Sequence[int]], side: str
+) -> Dict[str, Any]:
+    _check_tp(config, tp, ep, side)
+    ranks = list(range(max(tp, ep)) if ranks is None else ranks)
     if len(ranks) == 0 or len(ranks) % tp != 0:
         raise InvalidInput(f"{len(ranks)} ranks of the {side} are no multiple of {tp}")
-    mesh = [["replica", len(ranks) // tp], ["tp", tp]]
-    return {"mesh": mesh, "ranks": ranks, "rules": _rules(config, tp)}
+    _check_ep(config, tp, ep, len(ranks), side)
+    groups = 1 if ep == 1 else ep // tp
+    mesh = [["replica", len(ranks) // tp // groups], ["ep", groups], ["tp", tp]]
+    return {"mesh": mesh, "ranks": ranks, "rules": _rules(config, tp, ep)}
+
+
+def _source(config: Config, tp: int, ep: int, ranks: Optional[Sequence[int]]) -> Dict[str, Any]:
+    side = _side(config, tp, ep, ranks, "source")
+    if ep != 1:
+        side["stages"] = [{
+            "match": f"*.{config.moe}.experts.{{}}.*", "axis": "tp" if tp != 1 else "ep",
+            "sizes": config.experts_of(ep),
+        }]  # fmt: skip
+    return side
 
 
 def spec_dict(
@@ -251,21 +394,27 @@ def spec_dict(
     destination_tp: int = 1,
     source_ranks: Optional[Sequence[int]] = None,
     destination_ranks: Optional[Sequence[int]] = None,
+    source_ep: int = 1,
+    destination_ep: int = 1,
 ) -> Dict[str, Any]:
     """The ferry.spec/1 as a dict, to be read or changed. See :func:`spec`."""
     return {
         "format": "ferry.spec/1",
         "tensors": _tensors(config),
-        "source": _side(config, source_tp, source_ranks, "source"),
-        "destination": _destination(config, destination_tp, destination_ranks),
+        "source": _source(config, source_tp, source_ep, source_ranks),
+        "destination": _destination(config, destination_tp, destination_ep, destination_ranks),
     }
 
 
-def _destination(config: Config, tp: int, ranks: Optional[Sequence[int]]) -> Dict[str, Any]:
+def _destination(
+    config: Config, tp: int, ep: int, ranks: Optional[Sequence[int]]
+) -> Dict[str, Any]:
     """The components are not there by themselves: the fused tensors hold them."""
-    side = _side(config, tp, ranks, "destination")
+    side = _side(config, tp, ep, ranks, "destination")
     gone = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
     skipped = [{"match": f"*.{part}.*", "skip": True} for part in gone]
+    if config.n_experts != 0:
+        skipped.append({"match": "*.experts.*.weight", "skip": True})
     side["rules"] = skipped + [
         rule for rule in side["rules"] if not any(f".{part}." in rule["match"] for part in gone)
     ]
@@ -279,11 +428,17 @@ def spec(
     destination_tp: int = 1,
     source_ranks: Optional[Sequence[int]] = None,
     destination_ranks: Optional[Sequence[int]] = None,
+    source_ep: int = 1,
+    destination_ep: int = 1,
 ) -> "Spec":
     """The :class:`ferry.Spec` from a Hugging Face style model to a server's.
 
     Each side's ranks are as many as its ``tp``, or a multiple of it: then each ``tp`` ranks in a
     row are a replica. They are 0, 1, ... unless given.
+
+    Experts are cut as the MLP is where ``ep`` is 1. Else whole experts are spread in order over
+    each ``ep`` ranks in a row, a multiple of ``tp``, as a server does with expert parallelism over
+    all of its tensor- and data-parallel ranks; the first ranks have one more where they must.
 
     >>> import ferry
     >>> config = Config(hidden_size=64, n_heads=8, n_kv_heads=2, intermediate_size=96, n_layers=1)
@@ -300,6 +455,8 @@ def spec(
             destination_tp=destination_tp,
             source_ranks=source_ranks,
             destination_ranks=destination_ranks,
+            source_ep=source_ep,
+            destination_ep=destination_ep,
         )
     )
 
@@ -321,7 +478,7 @@ def _sides(
     found = []
     for side, state in (("source", source), ("destination", destination)):
         tp = how[side + "_tp"]
-        ranks = list(how[side + "_ranks"] or range(tp))
+        ranks = list(how[side + "_ranks"] or range(max(tp, how[side + "_ep"])))
         place = ranks.index(rank) if rank in ranks else None
         found.append(None if place is None else _without_padding(config, tp, place, state))
     return found[0], found[1]
@@ -358,6 +515,8 @@ def prepare(
     destination_tp: int = 1,
     source_ranks: Optional[Sequence[int]] = None,
     destination_ranks: Optional[Sequence[int]] = None,
+    source_ep: int = 1,
+    destination_ep: int = 1,
     world: Optional["World"] = None,
     leave: Sequence[str] = (),
     **options: Any,
@@ -375,6 +534,7 @@ def prepare(
     how: Dict[str, Any] = {
         "source_tp": source_tp, "destination_tp": destination_tp,
         "source_ranks": source_ranks, "destination_ranks": destination_ranks,
+        "source_ep": source_ep, "destination_ep": destination_ep,
     }  # fmt: skip
     made = spec(config, **how)
     sides = _sides(config, source, destination, own.rank, how)
