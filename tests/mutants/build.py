@@ -190,16 +190,19 @@ class Build:
         given[MARK] = str(self.over)
         given["LD_LIBRARY_PATH"] = ":".join(
             [str(self.over)] + [v for v in [os.environ.get("LD_LIBRARY_PATH")] if v])
-        with tempfile.TemporaryFile() as said, subprocess.Popen(
-                words, cwd=test["cwd"], stdout=said, stderr=said, stdin=subprocess.DEVNULL,
-                env=dict(os.environ, **given), start_new_session=True, preexec_fn=limit) as run:
-            try:
-                run.wait(timeout=limit_s)
-                ended = True
-            except subprocess.TimeoutExpired:
-                ended = False
-            end_marked(str(self.over))
-            run.wait()
+        # What a mutant leaves behind goes with its folder; its name is short, for sockets.
+        with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder, \
+                tempfile.TemporaryFile() as said:
+            given["TMPDIR"] = folder
+            with subprocess.Popen(words, cwd=test["cwd"], stdout=said, stderr=said,
+                                  stdin=subprocess.DEVNULL, env=dict(os.environ, **given),
+                                  start_new_session=True, preexec_fn=limit) as run:
+                try:
+                    run.wait(timeout=limit_s)
+                    ended = True
+                except subprocess.TimeoutExpired:
+                    ended = False
+                end_marked(str(self.over))
             said.seek(0)
             self.said = said.read(1 << 20).decode(errors="replace")
         if not ended:

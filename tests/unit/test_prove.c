@@ -189,6 +189,8 @@ static const mutation spec_mutations[] = {
      "cuts the dimension 0 again"},
     {"on too large", "'shard':[{'dim':0,'axis':'tp'}]", "'on':{'tp':2}", FERRY_ERR_INVALID_INPUT,
      "from -2 to 1"},
+    {"on twice", "'shard':[{'dim':0,'axis':'tp'}]", "'on':{'tp':[1,-1]}", FERRY_ERR_INVALID_INPUT,
+     ".tp has -1 twice"},
     {"ranks twice", "'ranks':[0,2]", "'ranks':[2,2]", FERRY_ERR_INVALID_INPUT, "rank 2 twice"},
     {"ranks' number", "'ranks':[0,2]", "'ranks':[0]", FERRY_ERR_INVALID_INPUT, "the mesh has 2"},
     {"name twice", "'name':'b'", "'name':'a'", FERRY_ERR_INVALID_INPUT, "a: stands twice"},

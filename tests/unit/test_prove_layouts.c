@@ -236,6 +236,32 @@ static void test_flat_matrix(void **state)
     expect("flat range", FERRY_ERR_PROOF, "elements 8 to 11|outside the flat range [0, 6)");
 }
 
+/*
+ * Rank 1 holds the elements from 5 on, of which a move brings those from 8 on. No move ends where
+ * the range begins, so the prover itself must cut there, in every dimension.
+ */
+static void test_flat_cube(void **state)
+{
+    (void)state;
+    write_json("spec.json",
+               "{'format':'ferry.spec/1','tensors':[{'name':'m','shape':[4,2,2],'dtype':'u8'}],"
+               "'source':{'mesh':[['dp',1]],'first_rank':2,'rules':[{'match':'m'}]},"
+               "'destination':{'mesh':[['dp',2]],"
+               "'rules':[{'match':'m','flat':{'axis':'dp','sizes':[5,11]}}]}}");
+    writing w = {.n = 0};
+    add_move(&w, "m", NULL, 2, 0, "[[0,1],[0,2],[0,2]]", "[[0,1],[0,2],[0,2]]", 4);
+    add_move(&w, "m", NULL, 2, 0, "[[1,1],[0,1],[0,1]]", "[[1,1],[0,1],[0,1]]", 1);
+    writing gap = w;
+    add_move(&w, "m", NULL, 2, 1, "[[1,1],[0,1],[1,1]]", "[[1,1],[0,1],[1,1]]", 1);
+    add_move(&w, "m", NULL, 2, 1, "[[1,1],[1,1],[0,2]]", "[[1,1],[1,1],[0,2]]", 2);
+    add_move(&w, "m", NULL, 2, 1, "[[2,2],[0,2],[0,2]]", "[[2,2],[0,2],[0,2]]", 8);
+    write_plan(&w, 3, 1);
+    expect("flat cube", FERRY_OK, "");
+    add_move(&gap, "m", NULL, 2, 1, "[[2,2],[0,2],[0,2]]", "[[2,2],[0,2],[0,2]]", 8);
+    write_plan(&gap, 3, 1);
+    expect("gap in a cube", FERRY_ERR_PROOF, "m [1:2|no move writes it on rank 1");
+}
+
 /* Stacked, fused and tied tensors, layers on stages, and a template with counts. */
 static void test_sources(void **state)
 {
@@ -384,6 +410,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layouts),
         cmocka_unit_test(test_flat_matrix),
+        cmocka_unit_test(test_flat_cube),
         cmocka_unit_test(test_sources),
         cmocka_unit_test(test_half_bytes),
         cmocka_unit_test(test_half_bytes_begin),
