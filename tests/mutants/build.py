@@ -21,7 +21,7 @@ from table import ROOT, Stale
 
 MARK = "MUTANTS_OF"  # in the environment of what a test starts
 MOST_MEMORY = 12 << 30  # of addresses: mutants ask for anything
-MOST_FILE = 1 << 30
+MOST_FILE = 1 << 36  # tests make files with holes
 PASSED, FAILED, HANGS = "passed", "failed", "hangs"
 # What is only a warning by the standard, but would make other programs of the mutants.
 STRICT = ["-g0", "-Wno-error", "-Werror=implicit-function-declaration", "-Werror=int-conversion",
