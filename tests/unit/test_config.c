@@ -44,6 +44,7 @@ static void test_check(void **state)
         {"FERRY_JOIN_LIMIT", "10s", "FERRY_JOIN_LIMIT: \"10s\" is no number"},
         {"FERRY_ENTRY_LIMIT", "3", NULL},
         {"FERRY_PORT", "29500", NULL},
+        {"FERRY_PORT", "0", NULL},
         {"FERRY_PORT", "65536", "FERRY_PORT: \"65536\" is no number from 0 to 65535"},
         {"FERRY_PORT", "+1", "FERRY_PORT: \"+1\" is no number"},
         {"FERRY_NODES", "2", NULL},
@@ -85,7 +86,11 @@ static void test_no_environment(void **state)
     char **kept = environ;
     environ     = NULL;
     assert_int_equal(ferry_config_check(NULL), FERRY_OK);
+    char *no_variable[] = {strdup("FERRY_LOGS"), NULL}; /* without =, as a host may leave it */
+    environ             = no_variable;
+    assert_int_equal(ferry_config_check(NULL), FERRY_OK);
     environ = kept;
+    free(no_variable[0]);
 }
 
 static void test_list(void **state)

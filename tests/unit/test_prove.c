@@ -285,9 +285,9 @@ static void write_most_dims(int sender_of_second)
              "'tensors':1,'bytes':{'moved':8,'local':0,'total':8},'bound':{'seconds':null,'rank':0,"
              "'why':'egress'},'ranks':[{'rank':0,'in':0,'out':4,'local':0},{'rank':1,'in':0,"
              "'out':4,'local':0},{'rank':2,'in':8,'out':0,'local':0}],'moves':["
-             "{'task_id':0,'tensor':'a','from':0,'to':2,'src':" BOX(
-                 0) ",'dst':" BOX(0) ",'bytes':4},{'task_id':1,'tensor':'a','from':%d,'to':2,'src'"
-                                     ":" BOX(0) ",'dst':" BOX(2) ",'bytes':4}]}",
+             "{'task_id':0,'tensor':'a','from':0,'to':2,'src':" BOX(0) ",'dst':" BOX(
+                 0) ",'bytes':4},{'task_id':1,'tensor':'a','from':%d,'to':2,'src'"
+                    ":" BOX(0) ",'dst':" BOX(2) ",'bytes':4}]}",
              sender_of_second);
     write_json("plan.json", plan);
 }
