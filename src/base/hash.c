@@ -94,12 +94,18 @@ static unsigned char *room(fy_digest *digest, size_t n_bytes)
     return digest->bytes + digest->used - n_bytes;
 }
 
+/* Numbers lie as they are hashed: see hash.h. */
+void fy_digest_u64s(fy_digest *digest, const uint64_t *values, size_t n)
+{
+    unsigned char *bytes = room(digest, n * sizeof *values);
+    if (bytes != NULL) {
+        memcpy(bytes, values, n * sizeof *values);
+    }
+}
+
 void fy_digest_u64(fy_digest *digest, uint64_t value)
 {
-    unsigned char *bytes = room(digest, 8);
-    for (int i = 0; bytes != NULL && i < 8; i++) {
-        bytes[i] = (unsigned char)(value >> (8 * i));
-    }
+    fy_digest_u64s(digest, &value, 1);
 }
 
 void fy_digest_text(fy_digest *digest, const char *text)

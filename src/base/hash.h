@@ -80,6 +80,7 @@ typedef struct fy_digest {
 } fy_digest;
 
 void fy_digest_u64(fy_digest *digest, uint64_t value);
+void fy_digest_u64s(fy_digest *digest, const uint64_t *values, size_t n);
 void fy_digest_text(fy_digest *digest, const char *text);
 void fy_digest_hash(fy_digest *digest, fy_hash128 hash);
 /* Hashes what was put and starts the record anew, keeping its memory. */

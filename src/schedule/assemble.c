@@ -90,29 +90,23 @@ static ferry_status sort_batches(ferry_schedule *s, const fy_deal *deal, ferry_e
     return status;
 }
 
-/*
- * Batches were dealt one after the other, and so were their segments: what splits left unused in
- * between is closed in place, for there may be gigabytes of them.
- */
+/* Listed ones keep their numbers; others are numbered in the order of the batches. */
 static void take_segments(ferry_schedule *s, fy_deal *deal)
 {
-    for (size_t i = 0; i < deal->n_batches; i++) {
-        fy_batch *batch = &deal->batches[i];
-        if (batch->first_segment != s->n_segments && batch->n_segments > 0) {
-            memmove(deal->segments + s->n_segments, deal->segments + batch->first_segment,
-                    batch->n_segments * sizeof *deal->segments);
+    s->segments    = deal->segments;
+    deal->segments = NULL;
+    for (uint64_t i = 0; i < s->n_batches; i++) {
+        fy_batch *batch = &s->batches[i];
+        if (s->segments == NULL) {
+            batch->first_segment = s->n_segments;
         }
-        batch->first_segment = s->n_segments;
         s->n_segments += batch->n_segments;
         s->report.bytes += batch->bytes;
-        for (uint32_t k = 0; k < batch->n_segments; k++) {
-            const fy_segment *segment = &deal->segments[batch->first_segment + k];
+        for (uint32_t k = 0; s->segments != NULL && k < batch->n_segments; k++) {
+            const fy_segment *segment = &s->segments[batch->first_segment + k];
             s->report.relayed_bytes += segment->is_relayed ? segment->bytes : 0;
         }
     }
-    s->segments      = deal->segments;
-    deal->segments   = NULL;
-    deal->n_segments = deal->segment_capacity = 0;
 }
 
 /* The batches of each rank's port, in order; returns the most that one has. */
@@ -169,6 +163,19 @@ static ferry_status copy_network(const fy_network *from, fy_network *to, ferry_e
     return FERRY_OK;
 }
 
+static void digest_batch(const ferry_schedule *s, const fy_batch *batch, fy_digest *digest)
+{
+    uint64_t head[] = {batch->round, batch->from, batch->to, batch->n_segments};
+    fy_digest_u64s(digest, head, sizeof head / sizeof head[0]);
+    for (uint32_t k = 0; k < batch->n_segments; k++) {
+        fy_segment segment = fy_schedule_segment(s, batch, k);
+        uint64_t   relayed = segment.is_relayed ? segment.relay_task_id : 0;
+        uint64_t words[] = {segment.task_id, segment.first_byte, segment.bytes, segment.is_relayed,
+                            relayed};
+        fy_digest_u64s(digest, words, sizeof words / sizeof words[0]);
+    }
+}
+
 /* Batches come in blocks: a record of millions of them never lies in memory at once. */
 enum { HASH_BLOCK = 512 };
 
@@ -178,19 +185,7 @@ ferry_status fy_schedule_make_digest(ferry_schedule *s, ferry_error *error)
     fy_digest_u64(&digest, s->network.n_ranks);
     fy_digest_u64(&digest, s->duplex);
     for (uint64_t i = 0; i < s->n_batches; i++) {
-        const fy_batch *batch = &s->batches[i];
-        fy_digest_u64(&digest, batch->round);
-        fy_digest_u64(&digest, batch->from);
-        fy_digest_u64(&digest, batch->to);
-        fy_digest_u64(&digest, batch->n_segments);
-        for (uint32_t k = 0; k < batch->n_segments; k++) {
-            const fy_segment *segment = &s->segments[batch->first_segment + k];
-            fy_digest_u64(&digest, segment->task_id);
-            fy_digest_u64(&digest, segment->first_byte);
-            fy_digest_u64(&digest, segment->bytes);
-            fy_digest_u64(&digest, segment->is_relayed);
-            fy_digest_u64(&digest, segment->is_relayed ? segment->relay_task_id : 0);
-        }
+        digest_batch(s, &s->batches[i], &digest);
         if (i % HASH_BLOCK == HASH_BLOCK - 1) {
             fy_digest_hash(&digest, fy_digest_take(&digest));
         }
@@ -227,10 +222,10 @@ ferry_status fy_schedule_assemble(const fy_job *job, fy_deal *deal, ferry_schedu
     s->slot_bytes       = job->slot_bytes;
     ferry_status status = copy_network(job->network, &s->network, error);
     if (status == FERRY_OK) {
-        take_segments(s, deal);
         status = sort_batches(s, deal, error);
     }
     if (status == FERRY_OK) {
+        take_segments(s, deal);
         status = list_ranks(s, error);
     }
     if (status == FERRY_OK) {

@@ -1,5 +1,4 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "schedule/content.h"
 #include "schedule/tasks.h"
 
 #include "base/alloc.h"
@@ -25,54 +24,73 @@ static ferry_status traffic_init(traffic *t, const fy_network *network, ferry_er
     return FERRY_OK;
 }
 
-static bool crosses(const fy_network *network, const fy_task *task)
+static bool crosses(const fy_network *network, const fy_pair *pair)
 {
     return network->n_nodes != 0 &&
-           fy_network_node(network, task->from) != fy_network_node(network, task->to);
+           fy_network_node(network, pair->from) != fy_network_node(network, pair->to);
 }
 
 static void add_all(traffic *t, const fy_pairs *pairs, const fy_network *network)
 {
-    for (uint32_t i = 0; i < pairs->n_tasks; i++) {
-        const fy_task *task = &pairs->tasks[i];
-        t->out[task->from] += task->bytes;
-        t->in[task->to] += task->bytes;
-        if (crosses(network, task)) {
-            t->node_out[fy_network_node(network, task->from)] += task->bytes;
-            t->node_in[fy_network_node(network, task->to)] += task->bytes;
+    for (uint32_t i = 0; i < pairs->n_pairs; i++) {
+        const fy_pair *pair = &pairs->pairs[i];
+        t->out[pair->from] += pair->bytes;
+        t->in[pair->to] += pair->bytes;
+        if (crosses(network, pair)) {
+            t->node_out[fy_network_node(network, pair->from)] += pair->bytes;
+            t->node_in[fy_network_node(network, pair->to)] += pair->bytes;
         }
     }
 }
 
+/* Where a content has been so far: pairs come by receiver, so those of a node come together. */
+typedef struct travels {
+    bool     began;
+    uint32_t last_node; /* that it entered: 1 more than its number */
+} travels;
+
 /*
  * What several receivers want leaves its sender and its node once, and enters a node once: the
- * receivers can pass it on. They are in order of ranks, so those of a node come together.
+ * receivers can pass it on.
  */
-static void count_once(traffic *t, const fy_pairs *pairs, const fy_contents *contents,
+static void count_once(traffic *t, const fy_pair *pair, const fy_task *task, travels *so_far,
                        const fy_network *network)
 {
-    for (uint32_t c = 0; c < contents->n; c++) {
-        bool     left      = false;
-        uint32_t last_node = UINT32_MAX;
-        for (uint32_t i = contents->begin[c]; i < contents->begin[c + 1]; i++) {
-            const fy_task *task = &pairs->tasks[contents->tasks[i]];
-            if (i > contents->begin[c]) {
-                t->out[task->from] -= task->bytes;
+    if (so_far->began) {
+        t->out[pair->from] -= task->bytes;
+    }
+    so_far->began = true;
+    if (!crosses(network, pair)) {
+        return;
+    }
+    uint32_t node = fy_network_node(network, pair->to);
+    if (so_far->last_node != 0) {
+        t->node_out[fy_network_node(network, pair->from)] -= task->bytes;
+    }
+    if (so_far->last_node == node + 1) {
+        t->node_in[node] -= task->bytes;
+    }
+    so_far->last_node = node + 1;
+}
+
+static ferry_status count_contents(traffic *t, const fy_pairs *pairs, const fy_network *network,
+                                   ferry_error *error)
+{
+    travels *so_far = fy_alloc_zeroed(pairs->n_contents, sizeof *so_far);
+    if (so_far == NULL) {
+        return fy_fail_no_memory(error, "the contents of tasks");
+    }
+    for (uint32_t i = 0; i < pairs->n_pairs && pairs->n_contents > 0; i++) {
+        const fy_pair *pair = &pairs->pairs[i];
+        for (uint32_t k = pair->first; k < pair->first + pair->n_tasks; k++) {
+            const fy_task *task = &pairs->tasks[k];
+            if (task->content != FY_NO_CONTENT) {
+                count_once(t, pair, task, &so_far[task->content], network);
             }
-            if (!crosses(network, task)) {
-                continue;
-            }
-            uint32_t node = fy_network_node(network, task->to);
-            if (left) {
-                t->node_out[fy_network_node(network, task->from)] -= task->bytes;
-            }
-            if (node == last_node) {
-                t->node_in[node] -= task->bytes;
-            }
-            left      = true;
-            last_node = node;
         }
     }
+    fy_free(so_far);
+    return FERRY_OK;
 }
 
 static void consider(fy_bound *bound, double time, uint32_t rank, uint32_t reason)
@@ -107,20 +125,17 @@ static void find_busiest(const traffic *t, const fy_network *network, uint32_t d
 ferry_status fy_bound_of(const fy_pairs *pairs, const fy_network *network, uint32_t duplex,
                          fy_bound *bound_out, ferry_error *error)
 {
-    traffic      t        = {0};
-    fy_contents  contents = {0};
-    fy_bound     bound    = {.reason = FERRY_BOUND_NONE};
-    ferry_status status   = traffic_init(&t, network, error);
-    if (status == FERRY_OK) {
-        status = fy_contents_init(pairs, &contents, error);
-    }
+    traffic      t      = {0};
+    fy_bound     bound  = {.reason = FERRY_BOUND_NONE};
+    ferry_status status = traffic_init(&t, network, error);
     if (status == FERRY_OK) {
         add_all(&t, pairs, network);
-        count_once(&t, pairs, &contents, network);
+        status = count_contents(&t, pairs, network, error);
+    }
+    if (status == FERRY_OK) {
         find_busiest(&t, network, duplex, &bound);
         *bound_out = bound;
     }
-    fy_contents_cleanup(&contents);
     fy_free(t.out);
     return status;
 }

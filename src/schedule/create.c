@@ -9,8 +9,8 @@
 #include <math.h>
 
 /*
- * The optimal rule tries a few ways and keeps the fastest; of two that are equal but for this share
- * the one with fewer batches, which comes first.
+ * The optimal rule goes through a table of ways and keeps the fastest; of two that are equal but
+ * for this share the one with fewer batches, which comes first.
  */
 static const double WORTH_IT = 0.995;
 
@@ -26,13 +26,32 @@ static const double EAGER_FROM = 1.02;
 /* Beyond so many pairs peeling would take minutes; with many tasks few ways are tried. */
 enum { PEEL_PAIRS = 1 << 23, SORT_BATCHES = 1 << 19, MANY_TASKS = 1 << 20 };
 
-typedef ferry_status (*deal_way)(const fy_job *job, double size, fy_deal *deal, ferry_error *error);
+/* How far the table has been gone through. */
+typedef struct search {
+    const fy_job   *job;
+    bool            peelable;
+    bool            receivers_known;
+    uint32_t        receivers; /* the most of one group of contents; below 2: nothing to relay */
+    ferry_schedule *best;
+    /* Of the way at hand: */
+    uint32_t n_sizes; /* that were thought of */
+    double   last;    /* the size that was tried last, or 0 */
+    bool     helped;  /* it was the best so far */
+    bool     refused; /* the first one would take too long; stays until relays are tried again */
+} search;
 
-static ferry_status deal_first_fit(const fy_job *job, double size, fy_deal *deal,
-                                   ferry_error *error)
+/* A way may be tried with several sizes: times or numbers of bytes, each known after the last. */
+typedef struct way {
+    ferry_status (*deal)(const fy_job *job, double size, fy_deal *deal, ferry_error *error);
+    bool (*applies)(const search *s);
+    bool (*next_size)(search *s, double *size_out); /* false: no more */
+    bool relays;
+    bool eager;
+} way;
+
+static bool is_good(const ferry_schedule *schedule)
 {
-    (void)size;
-    return fy_deal_first_fit(job, deal, error);
+    return schedule->report.ratio <= 2 - WORTH_IT;
 }
 
 static ferry_status deal_whole(const fy_job *job, double size, fy_deal *deal, ferry_error *error)
@@ -48,33 +67,196 @@ static ferry_status deal_sorted(const fy_job *job, double size, fy_deal *deal, f
     return status == FERRY_OK ? fy_deal_sort_rounds(job, deal, error) : status;
 }
 
-/* Replaces *best where the way is worth it; a way's size is a time or a number of bytes. */
-static ferry_status try_way(const fy_job *job, deal_way way, double size, ferry_schedule **best,
-                            ferry_error *error)
+static bool has_many_tasks(const search *s)
 {
-    fy_deal         deal;
+    return (double)s->job->pairs->bytes / (double)s->job->slot_bytes > MANY_TASKS;
+}
+
+static bool is_many_and_peelable(const search *s)
+{
+    return s->peelable && has_many_tasks(s);
+}
+
+static bool always(const search *s)
+{
+    (void)s;
+    return true;
+}
+
+static bool is_sortable(const search *s)
+{
+    return s->best->n_batches <= SORT_BATCHES && s->job->duplex == FERRY_DUPLEX_FULL;
+}
+
+static bool is_few_and_peelable(const search *s)
+{
+    return s->peelable && !has_many_tasks(s);
+}
+
+static bool is_not_peelable(const search *s)
+{
+    return !s->peelable;
+}
+
+static bool may_relay(const search *s)
+{
+    return s->receivers >= 2;
+}
+
+static bool may_relay_eagerly(const search *s)
+{
+    return may_relay(s) && !s->refused && s->best->report.ratio > EAGER_FROM;
+}
+
+static bool may_chain(const search *s)
+{
+    return may_relay(s) && s->best->report.ratio > CHAIN_FROM &&
+           (s->job->network->n_nodes != 0 || s->job->duplex == FERRY_DUPLEX_HALF);
+}
+
+static bool one_slot(search *s, double *size_out)
+{
+    *size_out = (double)s->job->slot_bytes;
+    return s->n_sizes++ == 0;
+}
+
+/* Rounds of the length of a latency at least: shorter ones would mostly wait. */
+static bool one_latency(search *s, double *size_out)
+{
+    *size_out = s->job->network->latency;
+    return s->n_sizes++ == 0;
+}
+
+/* Equal chunks, ever smaller: for half duplex among ranks that both send and receive. */
+static bool small_chunks(search *s, double *size_out)
+{
+    static const double parts[] = {16, 64, 256};
+    const fy_job       *job     = s->job;
+    double most = job->bound.time * fy_network_rate(job->network, job->bound.rank, job->bound.rank);
+    while (s->n_sizes < sizeof parts / sizeof parts[0]) {
+        *size_out = most / parts[s->n_sizes++];
+        if (*size_out < (double)job->slot_bytes &&
+            (double)job->pairs->bytes / fmax(*size_out, 1) < 1 << 24) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Around the size for n chunks: a little off, then coarser and finer as long as that helps. */
+static bool around(search *s, double n, double *size_out)
+{
+    static const struct {
+        double factor;
+        bool   goes_on; /* only where the one before it helped */
+    } tries[]    = {{1, false},   {0.85, false}, {1.2, false}, {0.5, false},
+                    {0.25, true}, {2, false},    {4, true}};
+    double bytes = s->job->bound.time * s->job->network->rank_rate[s->job->bound.rank];
+    while (s->n_sizes < sizeof tries / sizeof tries[0]) {
+        size_t i  = s->n_sizes++;
+        *size_out = fmin(ceil(bytes / (n * tries[i].factor)), (double)s->job->slot_bytes);
+        if ((!tries[i].goes_on || s->helped) && *size_out != s->last) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The number of chunks at which latency and the pipeline's length cost the least together. */
+static double best_chunks(const fy_job *job, double depth, double most)
+{
+    enum { LEAST_CHUNKS = 4 };
+    double latency = job->network->latency;
+    double n       = latency > 0 ? sqrt(depth * job->bound.time / latency) : most;
+    return fmin(fmax(n, LEAST_CHUNKS), most);
+}
+
+/*
+ * In n rounds and log2(k) more k receivers pass n chunks on to each other, along a chain in n + k:
+ * latency asks for few chunks, the pipeline for many.
+ */
+static bool tree_chunks(search *s, double *size_out)
+{
+    enum { MOST_CHUNKS = 384 };
+    return around(s, best_chunks(s->job, log2(s->receivers + 1), MOST_CHUNKS), size_out);
+}
+
+static bool chain_chunks(search *s, double *size_out)
+{
+    enum { MOST_CHAINED = 2048 };
+    return around(s, best_chunks(s->job, s->receivers, MOST_CHAINED), size_out);
+}
+
+/*
+ * In this order, until a schedule is good. Uncut batches come first, as they are fewest; of very
+ * many batches the even ones are made first, which mostly are good. Each earns its place on random
+ * loads (docs/scheduling.md, section 12).
+ */
+static const way WAYS[] = {
+    {.deal = fy_deal_even, .applies = is_many_and_peelable, .next_size = one_latency},
+    {.deal = deal_whole, .applies = always, .next_size = one_slot},
+    {.deal = deal_sorted, .applies = is_sortable, .next_size = one_slot},
+    {.deal = fy_deal_even, .applies = is_few_and_peelable, .next_size = one_latency},
+    {.deal = deal_whole, .applies = is_not_peelable, .next_size = small_chunks},
+    {.deal = fy_deal_relayed, .applies = may_relay, .next_size = tree_chunks, .relays = true},
+    {.deal      = fy_deal_relayed,
+     .applies   = may_relay_eagerly,
+     .next_size = tree_chunks,
+     .relays    = true,
+     .eager     = true},
+    {.deal = fy_deal_chained, .applies = may_chain, .next_size = chain_chunks, .relays = true},
+};
+
+/* Replaces the best where the way is worth it. */
+static ferry_status try_size(search *s, const way *w, double size, ferry_error *error)
+{
+    fy_job          job      = *s->job;
+    fy_deal         deal     = {0};
     ferry_schedule *schedule = NULL;
-    ferry_status status = fy_deal_init(&deal, job->pairs, job->slot_bytes, job->max_tasks, error);
+    job.eager                = w->eager;
+    ferry_status status      = fy_deal_init(&deal, job.pairs, job.slot_bytes, job.max_tasks, error);
     if (status == FERRY_OK) {
-        status = way(job, size, &deal, error);
+        status = w->deal(&job, size, &deal, error);
     }
     if (status == FERRY_OK) {
-        status = fy_schedule_assemble(job, &deal, &schedule, error);
+        status = fy_schedule_assemble(&job, &deal, &schedule, error);
     }
     fy_deal_cleanup(&deal);
-    if (status == FERRY_OK &&
-        (*best == NULL || schedule->report.makespan < WORTH_IT * (*best)->report.makespan)) {
-        ferry_schedule *other = *best;
-        *best                 = schedule;
+    s->helped = status == FERRY_OK && (s->best == NULL || schedule->report.makespan <
+                                                              WORTH_IT * s->best->report.makespan);
+    if (s->helped) {
+        ferry_schedule *other = s->best;
+        s->best               = schedule;
         schedule              = other;
     }
     ferry_schedule_destroy(schedule);
     return status;
 }
 
-static bool is_good(const ferry_schedule *schedule)
+static ferry_status try_sizes(search *s, const way *w, ferry_error *error)
 {
-    return schedule->report.ratio <= 2 - WORTH_IT;
+    ferry_status status = FERRY_OK;
+    double       size   = 0;
+    s->n_sizes          = 0;
+    s->last             = 0;
+    s->helped           = true;
+    s->refused          = false;
+    while (status == FERRY_OK && (s->best == NULL || !is_good(s->best)) && w->next_size(s, &size)) {
+        status     = try_size(s, w, size, error);
+        s->refused = status == FERRY_ERR_UNSUPPORTED && s->last == 0;
+        s->last    = size;
+    }
+    return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status; /* it would take too long */
+}
+
+/* Receivers are counted when relays are thought of, for that takes time. */
+static ferry_status count_receivers(search *s, ferry_error *error)
+{
+    if (s->receivers_known || !s->job->relays) {
+        return FERRY_OK;
+    }
+    s->receivers_known = true;
+    return fy_relay_fan_out(s->job, &s->receivers, error);
 }
 
 /* Half duplex is peeled only where every rank either sends or receives. */
@@ -102,120 +284,41 @@ static ferry_status find_peelable(const fy_job *job, bool *peelable_out, ferry_e
     return FERRY_OK;
 }
 
-/* Rounds of the length of a latency at least: shorter ones would mostly wait. */
-static ferry_status try_even(const fy_job *job, ferry_schedule **best, ferry_error *error)
+static ferry_status find_best(search *s, ferry_error *error)
 {
-    return try_way(job, fy_deal_even, job->network->latency, best, error);
-}
-
-/* Equal chunks, ever smaller: for half duplex among ranks that both send and receive. */
-static ferry_status try_chunks(const fy_job *job, ferry_schedule **best, ferry_error *error)
-{
-    ferry_status status = FERRY_OK;
-    double most = job->bound.time * fy_network_rate(job->network, job->bound.rank, job->bound.rank);
-    for (double parts = 16; parts <= 256 && !is_good(*best) && status == FERRY_OK; parts *= 4) {
-        double chunk = most / parts;
-        if (chunk < (double)job->slot_bytes &&
-            (double)job->pairs->bytes / fmax(chunk, 1) < 1 << 24) {
-            status = try_way(job, deal_whole, chunk, best, error);
+    ferry_status status = find_peelable(s->job, &s->peelable, error);
+    for (size_t i = 0; i < sizeof WAYS / sizeof WAYS[0] && status == FERRY_OK; i++) {
+        if (s->best != NULL && is_good(s->best)) {
+            break;
+        }
+        if (WAYS[i].relays) {
+            status = count_receivers(s, error);
+        }
+        if (status == FERRY_OK && WAYS[i].applies(s)) {
+            status = try_sizes(s, &WAYS[i], error);
         }
     }
     return status;
 }
 
-/* The number of chunks at which latency and the pipeline's length cost the least together. */
-static double best_chunks(const fy_job *job, double depth, double most)
+static ferry_status deal_first_fit(const fy_job *job, double size, fy_deal *deal,
+                                   ferry_error *error)
 {
-    enum { LEAST_CHUNKS = 4 };
-    double latency = job->network->latency;
-    double n       = latency > 0 ? sqrt(depth * job->bound.time / latency) : most;
-    return fmin(fmax(n, LEAST_CHUNKS), most);
+    (void)size;
+    return fy_deal_first_fit(job, deal, error);
 }
 
-/* Pieces around the wanted size: a little off, then coarser and finer as long as that helps. */
-static ferry_status try_chunked(const fy_job *job, deal_way way, double n, ferry_schedule **best,
-                                ferry_error *error)
+static ferry_status schedule_best(const fy_job *job, ferry_schedule **best_out, ferry_error *error)
 {
-    static const struct {
-        double factor;
-        bool   goes_on; /* only where the one before it helped */
-    } tries[]          = {{1, false},   {0.85, false}, {1.2, false}, {0.5, false},
-                          {0.25, true}, {2, false},    {4, true}};
-    double       bytes = job->bound.time * job->network->rank_rate[job->bound.rank];
-    double       slot = (double)job->slot_bytes, last = 0;
-    ferry_status status = FERRY_OK;
-    bool         helped = true;
-    for (size_t i = 0; i < sizeof tries / sizeof tries[0] && status == FERRY_OK; i++) {
-        const ferry_schedule *before = *best;
-        double                size   = fmin(ceil(bytes / (n * tries[i].factor)), slot);
-        if (is_good(*best) || (tries[i].goes_on && !helped) || size == last) {
-            continue;
-        }
-        last   = size;
-        status = try_way(job, way, size, best, error);
-        helped = *best != before;
+    static const way first_fit = {.deal = deal_first_fit};
+    search           s         = {.job = job};
+    ferry_status     status;
+    if (job->rule == FERRY_SCHEDULE_OPTIMAL) {
+        status = find_best(&s, error);
+    } else {
+        status = try_size(&s, &first_fit, 0, error);
     }
-    return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status; /* it would take too long */
-}
-
-/*
- * In n rounds and log2(k) more k receivers pass n chunks on to each other, along a chain in n + k:
- * latency asks for few chunks, the pipeline for many.
- */
-static ferry_status try_relays(const fy_job *job, ferry_schedule **best, ferry_error *error)
-{
-    enum { MOST_CHUNKS = 384, MOST_CHAINED = 2048 };
-    uint32_t     receivers = 0;
-    ferry_status status    = fy_relay_fan_out(job, &receivers, error);
-    if (status != FERRY_OK || receivers < 2) {
-        return status;
-    }
-    double n = best_chunks(job, log2(receivers + 1), MOST_CHUNKS);
-    status   = try_chunked(job, fy_deal_relayed, n, best, error);
-    if (status == FERRY_OK && (*best)->report.ratio > EAGER_FROM) {
-        fy_job eager = *job;
-        eager.eager  = true;
-        status       = try_chunked(&eager, fy_deal_relayed, n, best, error);
-    }
-    bool may_chain = job->network->n_nodes != 0 || job->duplex == FERRY_DUPLEX_HALF;
-    if (status == FERRY_OK && may_chain && (*best)->report.ratio > CHAIN_FROM) {
-        status = try_chunked(job, fy_deal_chained, best_chunks(job, receivers, MOST_CHAINED), best,
-                             error);
-    }
-    return status;
-}
-
-/* Uncut batches first, as they are fewest; of very many batches the even ones are made first. */
-static ferry_status schedule_direct(const fy_job *job, ferry_schedule **best, ferry_error *error)
-{
-    bool         peelable = false;
-    ferry_status status   = find_peelable(job, &peelable, error);
-    bool even_first = peelable && (double)job->pairs->bytes / (double)job->slot_bytes > MANY_TASKS;
-    if (status == FERRY_OK && even_first) {
-        status = try_even(job, best, error);
-    }
-    if (status == FERRY_OK && (*best == NULL || !is_good(*best))) {
-        status = try_way(job, deal_whole, (double)job->slot_bytes, best, error);
-    }
-    if (status == FERRY_OK && (*best)->n_batches <= SORT_BATCHES && !is_good(*best) &&
-        job->duplex == FERRY_DUPLEX_FULL) {
-        status = try_way(job, deal_sorted, (double)job->slot_bytes, best, error);
-    }
-    if (status == FERRY_OK && !is_good(*best) && !even_first) {
-        status = peelable ? try_even(job, best, error) : try_chunks(job, best, error);
-    }
-    return status;
-}
-
-static ferry_status schedule_best(const fy_job *job, ferry_schedule **best, ferry_error *error)
-{
-    if (job->rule != FERRY_SCHEDULE_OPTIMAL) {
-        return try_way(job, deal_first_fit, 0, best, error);
-    }
-    ferry_status status = schedule_direct(job, best, error);
-    if (status == FERRY_OK && job->relays && !is_good(*best)) {
-        status = try_relays(job, best, error);
-    }
+    *best_out = s.best; /* the caller destroys it if this failed */
     return status;
 }
 
@@ -251,14 +354,17 @@ static ferry_status check_degree(const fy_pairs *pairs, const fy_job *job, ferry
 
 static ferry_status check_options(const fy_pairs *pairs, const fy_job *job, ferry_error *error)
 {
-    for (uint32_t i = 0; i < pairs->n_tasks; i++) {
-        const fy_task *task = &pairs->tasks[i];
-        if (task->element > job->slot_bytes) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "task %llu from rank %u to rank %u has elements of %u bytes, which do "
-                           "not fit a slot of %llu bytes: take larger slots",
-                           (unsigned long long)task->id, task->from, task->to, task->element,
-                           (unsigned long long)job->slot_bytes);
+    for (uint32_t i = 0; i < pairs->n_pairs && pairs->largest_element > job->slot_bytes; i++) {
+        const fy_pair *pair = &pairs->pairs[i];
+        for (uint32_t t = pair->first; t < pair->first + pair->n_tasks; t++) {
+            const fy_task *task = &pairs->tasks[t];
+            if (task->element > job->slot_bytes) {
+                return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                               "task %llu from rank %u to rank %u has elements of %u bytes, which "
+                               "do not fit a slot of %llu bytes: take larger slots",
+                               (unsigned long long)task->id, pair->from, pair->to, task->element,
+                               (unsigned long long)job->slot_bytes);
+            }
         }
     }
     return check_degree(pairs, job, error);
@@ -286,9 +392,18 @@ static ferry_status read_options(const ferry_schedule_options *options, fy_job *
     return FERRY_OK;
 }
 
-static ferry_status schedule_pairs(fy_pairs *pairs, const ferry_cluster *cluster,
-                                   const ferry_schedule_options *options,
-                                   ferry_schedule **schedule_out, ferry_error *error)
+/* What a schedule that is not listed is told by. */
+static void hand_over_tasks(fy_pairs *pairs, ferry_schedule *schedule)
+{
+    if (schedule->segments == NULL) {
+        schedule->tasks = pairs->tasks;
+        pairs->tasks    = NULL;
+    }
+}
+
+ferry_status fy_schedule_create_taking(fy_pairs *pairs, const ferry_cluster *cluster,
+                                       const ferry_schedule_options *options,
+                                       ferry_schedule **schedule_out, ferry_error *error)
 {
     fy_network      network = {0};
     fy_job          job     = {.pairs = pairs, .network = &network};
@@ -307,6 +422,7 @@ static ferry_status schedule_pairs(fy_pairs *pairs, const ferry_cluster *cluster
         status = schedule_best(&job, &best, error);
     }
     if (status == FERRY_OK) {
+        hand_over_tasks(pairs, best);
         status = fy_schedule_make_digest(best, error);
     }
     if (status == FERRY_OK) {
@@ -315,6 +431,7 @@ static ferry_status schedule_pairs(fy_pairs *pairs, const ferry_cluster *cluster
         ferry_schedule_destroy(best);
     }
     fy_network_cleanup(&network);
+    fy_pairs_cleanup(pairs);
     return status;
 }
 
@@ -328,22 +445,7 @@ ferry_status ferry_schedule_create(const ferry_task_list *tasks, const ferry_clu
     }
     fy_pairs     pairs;
     ferry_status status = fy_pairs_init(tasks, &pairs, error);
-    if (status == FERRY_OK) {
-        status = schedule_pairs(&pairs, cluster, options, schedule_out, error);
-    }
-    fy_pairs_cleanup(&pairs);
-    return status;
-}
-
-ferry_status fy_schedule_create_taking(ferry_task_list *tasks, const ferry_cluster *cluster,
-                                       const ferry_schedule_options *options,
-                                       ferry_schedule **schedule_out, ferry_error *error)
-{
-    fy_pairs     pairs;
-    ferry_status status = fy_pairs_take(tasks, &pairs, error);
-    if (status == FERRY_OK) {
-        status = schedule_pairs(&pairs, cluster, options, schedule_out, error);
-    }
-    fy_pairs_cleanup(&pairs);
-    return status;
+    return status == FERRY_OK
+               ? fy_schedule_create_taking(&pairs, cluster, options, schedule_out, error)
+               : status;
 }

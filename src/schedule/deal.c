@@ -68,17 +68,19 @@ ferry_status fy_deal_add(fy_deal *deal, const fy_segment *segment, ferry_error *
     return FERRY_OK;
 }
 
-/* The part of the current task that fits into bytes, cut at elements; moves on behind it. */
-static fy_segment next_part(const fy_deal *deal, fy_hand *hand, uint64_t bytes)
+/*
+ * How much of the current task fits into bytes, cut at elements; the hand moves on behind it. 0:
+ * not one element does.
+ */
+static uint64_t next_part(const fy_deal *deal, fy_hand *hand, uint64_t bytes)
 {
     const fy_task *task = &deal->pairs->tasks[hand->task];
     uint64_t       left = task->bytes - hand->offset, part = fy_min(left, bytes);
     part -= part < left ? part % task->element : 0;
-    fy_segment segment = {.task_id = task->id, .first_byte = hand->offset, .bytes = part};
     hand->rest -= part;
     hand->offset = part == left ? 0 : hand->offset + part;
     hand->task += part == left;
-    return segment;
+    return part;
 }
 
 ferry_status fy_deal_take(fy_deal *deal, uint32_t pair, uint32_t round, uint64_t bytes,
@@ -87,24 +89,29 @@ ferry_status fy_deal_take(fy_deal *deal, uint32_t pair, uint32_t round, uint64_t
     const fy_pair *p      = &deal->pairs->pairs[pair];
     fy_hand       *hand   = &deal->hands[pair];
     ferry_status   status = fy_deal_open(deal, p->from, p->to, round, error);
-    uint64_t       taken  = 0;
-    bytes                 = fy_min(bytes, deal->slot_bytes);
-    for (uint32_t n = 0;
-         n < deal->max_tasks && taken < bytes && hand->rest > 0 && status == FERRY_OK; n++) {
-        fy_segment segment = next_part(deal, hand, bytes - taken);
-        if (segment.bytes == 0) {
+    if (status != FERRY_OK) {
+        return status;
+    }
+    fy_batch *batch   = &deal->batches[deal->n_batches - 1];
+    batch->first_task = hand->task;
+    batch->begin      = hand->offset;
+    bytes             = fy_min(bytes, deal->slot_bytes);
+    while (batch->n_segments < deal->max_tasks && batch->bytes < bytes && hand->rest > 0) {
+        uint64_t from = hand->offset, part = next_part(deal, hand, bytes - batch->bytes);
+        if (part == 0) {
             break;
         }
-        taken += segment.bytes;
-        status = fy_deal_add(deal, &segment, error);
+        batch->end = from + part;
+        batch->bytes += part;
+        batch->n_segments++;
     }
-    if (status == FERRY_OK && taken == 0) {
+    *taken_out = batch->bytes;
+    if (batch->bytes == 0) {
         deal->n_batches--;
-    } else if (status == FERRY_OK) {
+    } else {
         hand->room = room_of(deal, pair);
     }
-    *taken_out = taken;
-    return status;
+    return FERRY_OK;
 }
 
 ferry_status fy_deal_rest(fy_deal *deal, uint32_t pair, uint32_t round, ferry_error *error)
@@ -117,54 +124,53 @@ ferry_status fy_deal_rest(fy_deal *deal, uint32_t pair, uint32_t round, ferry_er
     return status;
 }
 
-/* The last segments of a batch that together have at least bytes. */
+/* The segment that a batch's last bytes begin in, and how many bytes there are from its begin on.
+ */
 static uint32_t first_of_tail(const fy_deal *deal, const fy_batch *batch, uint64_t bytes,
                               uint64_t *tail_out)
 {
     uint32_t first = batch->n_segments;
     *tail_out      = 0;
     while (first > 0 && *tail_out < bytes) {
-        *tail_out += deal->segments[batch->first_segment + --first].bytes;
+        *tail_out += fy_batch_segment(batch, --first, deal->pairs->tasks, NULL).bytes;
     }
     return first;
 }
 
 /* What a tail takes of the segment that it begins in: whole elements, whichever they are. */
-static uint64_t cut_of(const fy_deal *deal, const fy_segment *segment, uint64_t wanted)
+static uint64_t cut_of(const fy_deal *deal, uint64_t segment_bytes, uint64_t wanted)
 {
     uint64_t grain = deal->pairs->common_element;
-    return grain >= segment->bytes ? segment->bytes
-                                   : fy_min(fy_ceil_div(wanted, grain) * grain, segment->bytes);
+    return grain >= segment_bytes ? segment_bytes
+                                  : fy_min(fy_ceil_div(wanted, grain) * grain, segment_bytes);
 }
 
 ferry_status fy_deal_split(fy_deal *deal, size_t batch, uint64_t bytes, bool *done_out,
                            ferry_error *error)
 {
-    fy_batch    from   = deal->batches[batch];
-    uint64_t    tail   = 0;
-    uint32_t    first  = first_of_tail(deal, &from, bytes, &tail);
-    fy_segment *border = &deal->segments[from.first_segment + first];
-    uint64_t    part   = cut_of(deal, border, bytes - (tail - border->bytes));
-    tail -= border->bytes - part;
+    fy_batch   from   = deal->batches[batch];
+    uint64_t   tail   = 0;
+    uint32_t   first  = first_of_tail(deal, &from, bytes, &tail);
+    fy_segment border = fy_batch_segment(&from, first, deal->pairs->tasks, NULL);
+    uint64_t   part   = cut_of(deal, border.bytes, bytes - (tail - border.bytes));
+    uint64_t   cut    = border.first_byte + border.bytes - part;
+    tail -= border.bytes - part;
     *done_out = tail < from.bytes;
     if (!*done_out) {
         return FERRY_OK;
     }
     ferry_status status = fy_deal_open(deal, from.from, from.to, from.round, error);
-    for (uint32_t i = first; i < from.n_segments && status == FERRY_OK; i++) {
-        fy_segment segment = deal->segments[from.first_segment + i];
-        if (i == first) {
-            segment.first_byte += segment.bytes - part;
-            segment.bytes = part;
-        }
-        status = fy_deal_add(deal, &segment, error);
+    if (status != FERRY_OK) {
+        return status;
     }
-    if (status == FERRY_OK) {
-        fy_batch *rest = &deal->batches[batch];
-        border         = &deal->segments[from.first_segment + first];
-        border->bytes -= part;
-        rest->bytes -= tail;
-        rest->n_segments = first + (border->bytes > 0);
-    }
-    return status;
+    fy_batch *end = &deal->batches[deal->n_batches - 1], *rest = &deal->batches[batch];
+    end->first_task = from.first_task + first;
+    end->begin      = cut;
+    end->end        = from.end;
+    end->n_segments = from.n_segments - first;
+    end->bytes      = tail;
+    rest->bytes -= tail;
+    rest->n_segments = first + (part < border.bytes);
+    rest->end = part < border.bytes ? cut : deal->pairs->tasks[from.first_task + first - 1].bytes;
+    return FERRY_OK;
 }

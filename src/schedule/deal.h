@@ -15,7 +15,8 @@ typedef struct fy_hand {
 
 /*
  * Deals the tasks of pairs out to batches, largest task first, cutting them where a batch is full.
- * Batches are kept in the order in which they were dealt, with the rounds that they were given.
+ * Batches are kept in the order in which they were dealt, with the rounds that they were given. All
+ * of them are taken from hands, or all are listed.
  */
 typedef struct fy_deal {
     const fy_pairs *pairs;
@@ -24,7 +25,7 @@ typedef struct fy_deal {
     fy_hand        *hands; /* [n_pairs] */
     fy_batch       *batches;
     size_t          n_batches, batch_capacity;
-    fy_segment     *segments;
+    fy_segment     *segments; /* of fy_deal_add; NULL where batches are told by tasks */
     size_t          n_segments, segment_capacity;
 } fy_deal;
 
@@ -39,15 +40,16 @@ void         fy_deal_cleanup(fy_deal *deal);
 ferry_status fy_deal_take(fy_deal *deal, uint32_t pair, uint32_t round, uint64_t bytes,
                           uint64_t *taken_out, ferry_error *error);
 
-/* A batch put together segment by segment, aside from the hands. */
+/* A batch put together segment by segment, which are listed, aside from the hands. */
 ferry_status fy_deal_open(fy_deal *deal, uint32_t from, uint32_t to, uint32_t round,
                           ferry_error *error);
 /* To the batch that was opened last. */
 ferry_status fy_deal_add(fy_deal *deal, const fy_segment *segment, ferry_error *error);
 
 /*
- * Takes about bytes, at least an element, off the end of a batch and appends them as a batch of
- * their own, with the same round. *done_out is false where the batch has only one element or so.
+ * Takes about bytes, at least an element, off the end of a batch that is not listed, and appends
+ * them as a batch of their own, with the same round. *done_out is false where the batch has only
+ * one element or so.
  */
 ferry_status fy_deal_split(fy_deal *deal, size_t batch, uint64_t bytes, bool *done_out,
                            ferry_error *error);

@@ -12,8 +12,9 @@ ferry_status fy_links_add(fy_links *links, const fy_cause *cause, ferry_error *e
     if (cause->from == cause->to) {
         return FERRY_OK;
     }
-    if (links->n_causes == INT32_MAX) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "relays among more than 2^31 pairs of ranks");
+    if (links->n_causes >= links->most_causes) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "relays among more than %zu pairs of ranks",
+                       links->most_causes);
     }
     if (!fy_reserve((void **)&links->causes, &links->capacity, links->n_causes + 1,
                     sizeof *links->causes)) {
@@ -154,14 +155,7 @@ ferry_status fy_links_of_ranks(const fy_job *job, const fy_pairs *own, const fy_
 {
     const fy_network *network = job->network;
     bool              inside  = network->n_nodes != 0;
-    ferry_status      status  = FERRY_OK;
-    for (uint32_t i = 0; i < own->n_pairs && status == FERRY_OK; i++) {
-        fy_cause cause = {
-            .from = own->pairs[i].from, .to = own->pairs[i].to, .group = FY_OWN, .to_member = i};
-        if (!inside || fy_network_node(network, cause.from) == fy_network_node(network, cause.to)) {
-            status = fy_links_add(links, &cause, error);
-        }
-    }
+    ferry_status      status  = link_own(network, own, inside, links, error);
     for (uint32_t g = 0; g < groups->n_groups; g++) {
         const fy_group *group = &groups->groups[g];
         for (uint32_t m = 0; m < group->n_members && status == FERRY_OK; m++) {

@@ -25,13 +25,15 @@ typedef struct fy_cause {
 typedef struct fy_links {
     fy_cause *causes;
     size_t    n_causes, capacity;
-    uint32_t *begin; /* [n_edges + 1] into causes */
+    size_t    most_causes; /* beyond which it takes too long */
+    uint32_t *begin;       /* [n_edges + 1] into causes */
     uint32_t *left;
     uint32_t *right;
     uint32_t  n_edges;
     fy_match  match;
 } fy_links;
 
+/* FERRY_ERR_UNSUPPORTED where there are too many. */
 ferry_status fy_links_add(fy_links *links, const fy_cause *cause, ferry_error *error);
 /*
  * n vertices on either side. Links are tried in the order of turn[] of their ends: those that have

@@ -6,7 +6,7 @@
 #include "base/sort.h"
 #include "schedule/relay_round.h"
 
-#include <string.h>
+#include <math.h>
 
 /* Looks at a set of chunks that an attempt may cost: some nanoseconds each. */
 static const double MOST_LOOKS = 1e9;
@@ -76,26 +76,6 @@ static void add_group(fy_relaying *r, const fy_group *group)
     }
 }
 
-/* The tasks in no group as pairs of their own. */
-static ferry_status split_own(const fy_job *job, const fy_groups *groups, fy_pairs *own,
-                              ferry_error *error)
-{
-    ferry_task_list list   = {.n_ranks = job->pairs->n_ranks};
-    ferry_status    status = FERRY_OK;
-    list.tasks             = fy_alloc(job->pairs->n_tasks, sizeof *list.tasks);
-    if (list.tasks == NULL) {
-        return fy_fail_no_memory(error, "the tasks of a schedule");
-    }
-    for (uint32_t i = 0; i < job->pairs->n_tasks; i++) {
-        if (!groups->is_grouped[i]) {
-            list.tasks[list.n_tasks++] = job->pairs->tasks[i];
-        }
-    }
-    status = fy_pairs_init(&list, own, error);
-    fy_free(list.tasks);
-    return status;
-}
-
 /* The own bytes' batches come behind the groups': rounds tell when they travel. */
 static ferry_status append_own(const fy_deal *own, fy_deal *deal, ferry_error *error)
 {
@@ -104,7 +84,8 @@ static ferry_status append_own(const fy_deal *own, fy_deal *deal, ferry_error *e
         const fy_batch *batch = &own->batches[i];
         status                = fy_deal_open(deal, batch->from, batch->to, batch->round, error);
         for (uint32_t s = 0; s < batch->n_segments && status == FERRY_OK; s++) {
-            status = fy_deal_add(deal, &own->segments[batch->first_segment + s], error);
+            fy_segment segment = fy_batch_segment(batch, s, own->pairs->tasks, own->segments);
+            status             = fy_deal_add(deal, &segment, error);
         }
     }
     return status;
@@ -122,13 +103,27 @@ static void relaying_cleanup(fy_relaying *r)
     fy_free(r->transfers);
 }
 
-static ferry_status check_effort(const fy_relaying *r, ferry_error *error)
+/* So many causes can be looked at in every round. */
+static size_t most_causes(const fy_relaying *r)
 {
     double rounds = r->job->bound.time / r->chunk_time;
-    double looks  = rounds * (double)(r->ranks.n_causes + r->nodes.n_causes) * 4;
-    return looks <= MOST_LOOKS
-               ? FERRY_OK
-               : fy_fail(error, FERRY_ERR_UNSUPPORTED, "relays would take %g steps", looks);
+    return (size_t)fmin(MOST_LOOKS / (4 * rounds), INT32_MAX);
+}
+
+/*
+ * Before anything is made for it: whatever the links are, a sender is one to each of its receivers,
+ * or its node to each of their nodes.
+ */
+static ferry_status check_effort(const fy_relaying *r, ferry_error *error)
+{
+    size_t least = 0;
+    for (size_t i = 0; i < r->groups.n_groups; i++) {
+        const fy_group *group = &r->groups.groups[i];
+        least += group->n_nodes == 0 ? group->n_members - 1 : group->n_nodes - 1;
+    }
+    return least <= most_causes(r) ? FERRY_OK
+                                   : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                                             "relays among %zu pairs of ranks at least", least);
 }
 
 static int least_first(const void *a, const void *b)
@@ -172,6 +167,7 @@ static ferry_status link_all(fy_relaying *r, ferry_error *error)
                      ? fy_links_of_chains(r->job, r->own.pairs, &r->groups, turn, &r->ranks, error)
                      : fy_links_of_ranks(r->job, r->own.pairs, &r->groups, turn, &r->ranks, error);
     }
+    r->nodes.most_causes = r->ranks.most_causes - r->ranks.n_causes;
     if (status == FERRY_OK && network->n_nodes != 0 && !r->chain) {
         status = take_turns(r->node_rest, network->n_nodes, r->job->eager, turn, error);
         if (status == FERRY_OK) {
@@ -186,12 +182,11 @@ static ferry_status relaying_init(fy_relaying *r, ferry_error *error)
 {
     const fy_network *network = r->job->network;
     size_t            n = network->n_ranks, nodes = network->n_nodes;
-    r->rest       = fy_alloc_zeroed(2 * n, sizeof *r->rest);
-    r->node_rest  = fy_alloc_zeroed(2 * nodes, sizeof *r->node_rest);
-    r->busy       = fy_alloc_zeroed(2 * n, sizeof *r->busy);
-    r->transfers  = fy_alloc(n, sizeof *r->transfers);
-    r->half       = r->job->duplex == FERRY_DUPLEX_HALF;
-    r->chunk_time = (double)r->chunk_bytes / network->rank_rate[r->job->bound.rank];
+    r->rest      = fy_alloc_zeroed(2 * n, sizeof *r->rest);
+    r->node_rest = fy_alloc_zeroed(2 * nodes, sizeof *r->node_rest);
+    r->busy      = fy_alloc_zeroed(2 * n, sizeof *r->busy);
+    r->transfers = fy_alloc(n, sizeof *r->transfers);
+    r->half      = r->job->duplex == FERRY_DUPLEX_HALF;
     if (r->rest == NULL || r->node_rest == NULL || r->busy == NULL || r->transfers == NULL) {
         return fy_fail_no_memory(error, "the ports of a schedule");
     }
@@ -199,10 +194,10 @@ static ferry_status relaying_init(fy_relaying *r, ferry_error *error)
     for (size_t i = 0; i < r->groups.n_groups; i++) {
         add_group(r, &r->groups.groups[i]);
     }
-    ferry_status status = link_all(r, error);
+    r->ranks.most_causes = most_causes(r);
+    ferry_status status  = link_all(r, error);
     if (status == FERRY_OK) {
         fy_relay_set_rules(r);
-        status = check_effort(r, error);
     }
     return status;
 }
@@ -214,9 +209,13 @@ static ferry_status deal_relayed(const fy_job *job, double chunk_bytes, bool cha
     fy_relaying r   = {.job = job, .deal = deal, .chain = chain};
     r.chunk_bytes = chunk_bytes < (double)job->slot_bytes ? (uint64_t)chunk_bytes : job->slot_bytes;
     r.chunk_bytes = fy_max(r.chunk_bytes, 1);
+    r.chunk_time  = (double)r.chunk_bytes / job->network->rank_rate[job->bound.rank];
     ferry_status status = fy_groups_init(job, r.chunk_bytes, &r.groups, error);
     if (status == FERRY_OK) {
-        status = split_own(job, &r.groups, &own, error);
+        status = check_effort(&r, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_pairs_without(job->pairs, r.groups.is_grouped, &own, error);
     }
     if (status == FERRY_OK) {
         status = fy_deal_init(&r.own, &own, job->slot_bytes, job->max_tasks, error);

@@ -44,60 +44,80 @@ static ferry_status strain_init(strain *s, const fy_job *job, ferry_error *error
     return FERRY_OK;
 }
 
-static bool may_pay(const strain *s, const fy_task *task)
+static bool may_pay(const strain *s, const fy_pair *pair)
 {
     const fy_network *network = s->job->network;
     double            limit   = 1.001 * s->job->bound.time;
-    if (s->out[task->from] > limit) {
+    if (s->out[pair->from] > limit) {
         return true;
     }
-    return network->n_nodes != 0 && (s->node_out[fy_network_node(network, task->from)] > limit ||
-                                     s->node_in[fy_network_node(network, task->to)] > limit);
+    return network->n_nodes != 0 && (s->node_out[fy_network_node(network, pair->from)] > limit ||
+                                     s->node_in[fy_network_node(network, pair->to)] > limit);
 }
 
 typedef struct grouping {
-    fy_groups  *groups;
-    fy_contents contents;
-    strain      strain;
-    fy_index    index;     /* of groups by sender and receivers */
-    uint32_t   *group_of;  /* [contents] or UINT32_MAX */
-    uint32_t   *receivers; /* tasks of one content, one per receiver */
+    fy_groups       *groups;
+    bool            *pays; /* [n_contents] */
+    fy_contents      contents;
+    strain           strain;
+    fy_index         index;     /* of groups by sender and receivers */
+    uint32_t        *group_of;  /* [contents] or UINT32_MAX */
+    fy_content_task *receivers; /* tasks of one content, one per receiver */
+    size_t           receiver_capacity;
 } grouping;
 
-/* The first task of each receiver of a content: the others go directly. */
-static uint32_t list_receivers(const grouping *g, uint32_t content)
+static void find_paying(grouping *g)
 {
-    const fy_task *tasks = g->groups->pairs->tasks;
-    uint32_t       n     = 0;
-    for (uint32_t i = g->contents.begin[content]; i < g->contents.begin[content + 1]; i++) {
-        uint32_t task = g->contents.tasks[i];
-        if (n == 0 || tasks[task].to != tasks[g->receivers[n - 1]].to) {
-            g->receivers[n++] = task;
+    const fy_pairs *pairs = g->groups->pairs;
+    for (uint32_t i = 0; i < pairs->n_pairs; i++) {
+        const fy_pair *pair = &pairs->pairs[i];
+        bool           pays = may_pay(&g->strain, pair);
+        for (uint32_t t = pair->first; pays && t < pair->first + pair->n_tasks; t++) {
+            if (pairs->tasks[t].content != FY_NO_CONTENT) {
+                g->pays[pairs->tasks[t].content] = true;
+            }
         }
     }
-    return n;
 }
 
-static bool has_members(const grouping *g, const fy_group *group, uint32_t n)
+/* The first task of each receiver of a content: the others go directly. */
+static ferry_status list_receivers(grouping *g, uint32_t content, uint32_t *n_out,
+                                   ferry_error *error)
 {
-    const fy_task  *tasks = g->groups->pairs->tasks;
+    const fy_content *c = &g->contents.contents[content];
+    uint32_t          n = 0;
+    if (!fy_reserve((void **)&g->receivers, &g->receiver_capacity, c->end - c->begin,
+                    sizeof *g->receivers)) {
+        return fy_fail_no_memory(error, "the receivers of a content");
+    }
+    for (uint32_t i = c->begin; i < c->end; i++) {
+        const fy_content_task *task = &g->contents.tasks[i];
+        if (n == 0 || task->to != g->receivers[n - 1].to) {
+            g->receivers[n++] = *task;
+        }
+    }
+    *n_out = n;
+    return FERRY_OK;
+}
+
+static bool has_members(const grouping *g, const fy_group *group, uint32_t from, uint32_t n)
+{
     const uint32_t *ranks = g->groups->ranks + group->members;
-    if (group->n_members != n + 1 || ranks[0] != tasks[g->receivers[0]].from) {
+    if (group->n_members != n + 1 || ranks[0] != from) {
         return false;
     }
     for (uint32_t i = 0; i < n; i++) {
-        if (ranks[i + 1] != tasks[g->receivers[i]].to) {
+        if (ranks[i + 1] != g->receivers[i].to) {
             return false;
         }
     }
     return true;
 }
 
-static ferry_status add_group(grouping *g, uint32_t n, uint64_t hash, uint32_t *number_out,
-                              ferry_error *error)
+static ferry_status add_group(grouping *g, uint32_t from, uint32_t n, uint64_t hash,
+                              uint32_t *number_out, ferry_error *error)
 {
-    fy_groups     *all   = g->groups;
-    const fy_task *tasks = all->pairs->tasks;
+    fy_groups *all = g->groups;
     if (!fy_reserve((void **)&all->groups, &all->group_capacity, all->n_groups + 1,
                     sizeof *all->groups) ||
         !fy_reserve((void **)&all->ranks, &all->rank_capacity, all->n_ranks + n + 1,
@@ -107,43 +127,41 @@ static ferry_status add_group(grouping *g, uint32_t n, uint64_t hash, uint32_t *
     }
     *number_out                  = (uint32_t)all->n_groups;
     all->groups[all->n_groups++] = (fy_group){.n_members = n + 1, .members = all->n_ranks};
-    all->ranks[all->n_ranks++]   = tasks[g->receivers[0]].from;
+    all->ranks[all->n_ranks++]   = from;
     for (uint32_t i = 0; i < n; i++) {
-        all->ranks[all->n_ranks++] = tasks[g->receivers[i]].to;
+        all->ranks[all->n_ranks++] = g->receivers[i].to;
     }
     return FERRY_OK;
 }
 
-static ferry_status find_group(grouping *g, uint32_t n, uint32_t *number_out, ferry_error *error)
+static ferry_status find_group(grouping *g, uint32_t from, uint32_t n, uint32_t *number_out,
+                               ferry_error *error)
 {
-    const fy_task *tasks = g->groups->pairs->tasks;
-    uint64_t       hash  = tasks[g->receivers[0]].from;
+    uint64_t hash = from;
     for (uint32_t i = 0; i < n; i++) {
-        hash = fy_hash_mix(hash, tasks[g->receivers[i]].to);
+        hash = fy_hash_mix(hash, g->receivers[i].to);
     }
     for (fy_index_cursor c = fy_index_first(&g->index, hash); c.value != FY_INDEX_NONE;
          fy_index_next(&g->index, &c)) {
-        if (has_members(g, &g->groups->groups[c.value], n)) {
+        if (has_members(g, &g->groups->groups[c.value], from, n)) {
             *number_out = c.value;
             return FERRY_OK;
         }
     }
-    return add_group(g, n, hash, number_out, error);
+    return add_group(g, from, n, hash, number_out, error);
 }
 
 static ferry_status assign_contents(grouping *g, ferry_error *error)
 {
-    const fy_task *tasks  = g->groups->pairs->tasks;
-    ferry_status   status = FERRY_OK;
+    ferry_status status = FERRY_OK;
     for (uint32_t c = 0; c < g->contents.n && status == FERRY_OK; c++) {
-        uint32_t n    = list_receivers(g, c);
-        bool     pays = false;
-        for (uint32_t i = 0; i < n; i++) {
-            pays = pays || may_pay(&g->strain, &tasks[g->receivers[i]]);
-        }
+        uint32_t n     = 0;
         g->group_of[c] = UINT32_MAX;
-        if (n > 1 && pays) {
-            status = find_group(g, n, &g->group_of[c], error);
+        if (g->pays[c]) {
+            status = list_receivers(g, c, &n, error);
+        }
+        if (status == FERRY_OK && n > 1) {
+            status = find_group(g, g->contents.contents[c].from, n, &g->group_of[c], error);
         }
         if (status == FERRY_OK && g->group_of[c] != UINT32_MAX) {
             g->groups->groups[g->group_of[c]].n_contents++;
@@ -154,7 +172,8 @@ static ferry_status assign_contents(grouping *g, ferry_error *error)
 
 static ferry_status list_tasks(grouping *g, ferry_error *error)
 {
-    fy_groups *all = g->groups;
+    fy_groups   *all    = g->groups;
+    ferry_status status = FERRY_OK;
     for (size_t i = 0; i < all->n_groups; i++) {
         fy_group *group = &all->groups[i];
         group->tasks    = all->n_tasks;
@@ -165,19 +184,20 @@ static ferry_status list_tasks(grouping *g, ferry_error *error)
     if (all->tasks == NULL) {
         return fy_fail_no_memory(error, "the tasks of groups");
     }
-    for (uint32_t c = 0; c < g->contents.n; c++) {
+    for (uint32_t c = 0; c < g->contents.n && status == FERRY_OK; c++) {
+        uint32_t n = 0;
         if (g->group_of[c] == UINT32_MAX) {
             continue;
         }
         fy_group *group = &all->groups[g->group_of[c]];
-        uint32_t  n     = list_receivers(g, c);
-        for (uint32_t i = 0; i < n; i++) {
-            all->tasks[group->tasks + (size_t)group->n_contents * n + i] = g->receivers[i];
-            all->is_grouped[g->receivers[i]]                             = true;
+        status          = list_receivers(g, c, &n, error);
+        for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
+            all->tasks[group->tasks + (size_t)group->n_contents * n + i] = g->receivers[i].task;
+            all->is_grouped[g->receivers[i].task]                        = true;
         }
         group->n_contents++;
     }
-    return FERRY_OK;
+    return status;
 }
 
 /* The task of a content for its first receiver: bytes and element are those of all. */
@@ -341,6 +361,7 @@ static void grouping_cleanup(grouping *g)
     fy_contents_cleanup(&g->contents);
     fy_index_cleanup(&g->index);
     fy_free(g->strain.out);
+    fy_free(g->pays);
     fy_free(g->group_of);
     fy_free(g->receivers);
 }
@@ -348,23 +369,19 @@ static void grouping_cleanup(grouping *g)
 ferry_status fy_groups_init(const fy_job *job, uint64_t chunk_bytes, fy_groups *groups,
                             ferry_error *error)
 {
-    grouping g         = {.groups = groups};
-    *groups            = (fy_groups){.pairs = job->pairs};
-    groups->is_grouped = fy_alloc_zeroed(job->pairs->n_tasks, sizeof *groups->is_grouped);
-    ferry_status status =
-        groups->is_grouped == NULL ? fy_fail_no_memory(error, "the groups of tasks") : FERRY_OK;
-    if (status == FERRY_OK) {
-        status = fy_contents_init(job->pairs, &g.contents, error);
+    grouping g          = {.groups = groups};
+    *groups             = (fy_groups){.pairs = job->pairs};
+    groups->is_grouped  = fy_alloc_zeroed(job->pairs->n_tasks, sizeof *groups->is_grouped);
+    g.pays              = fy_alloc_zeroed(job->pairs->n_contents, sizeof *g.pays);
+    g.group_of          = fy_alloc(job->pairs->n_contents, sizeof *g.group_of);
+    ferry_status status = strain_init(&g.strain, job, error);
+    if (status == FERRY_OK &&
+        (groups->is_grouped == NULL || g.pays == NULL || g.group_of == NULL)) {
+        status = fy_fail_no_memory(error, "the groups of tasks");
     }
     if (status == FERRY_OK) {
-        status = strain_init(&g.strain, job, error);
-    }
-    if (status == FERRY_OK) {
-        g.group_of  = fy_alloc(g.contents.n, sizeof *g.group_of);
-        g.receivers = fy_alloc(job->pairs->n_tasks, sizeof *g.receivers);
-        if (g.group_of == NULL || g.receivers == NULL) {
-            status = fy_fail_no_memory(error, "the groups of tasks");
-        }
+        find_paying(&g);
+        status = fy_contents_init(job->pairs, g.pays, &g.contents, error);
     }
     if (status == FERRY_OK) {
         status = assign_contents(&g, error);

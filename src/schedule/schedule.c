@@ -14,6 +14,7 @@ void ferry_schedule_destroy(ferry_schedule *schedule)
     fy_network_cleanup(&schedule->network);
     fy_free(schedule->batches);
     fy_free(schedule->segments);
+    fy_free(schedule->tasks);
     fy_free(schedule->wait_begin);
     fy_free(schedule->waits);
     fy_free(schedule->send_begin);
@@ -60,6 +61,25 @@ ferry_status ferry_schedule_batch_at(const ferry_schedule *schedule, uint64_t in
     return fy_copy_out(&copy, sizeof copy, batch_out, "ferry_batch", error);
 }
 
+/* Of listed ones the place; else the last batch that begins no later has it. */
+static fy_segment segment_at(const ferry_schedule *schedule, uint64_t index)
+{
+    if (schedule->segments != NULL) {
+        return schedule->segments[index];
+    }
+    uint64_t low = 0, high = schedule->n_batches;
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        if (schedule->batches[middle].first_segment <= index) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    const fy_batch *batch = &schedule->batches[low];
+    return fy_schedule_segment(schedule, batch, (uint32_t)(index - batch->first_segment));
+}
+
 ferry_status ferry_schedule_segment_at(const ferry_schedule *schedule, uint64_t index,
                                        ferry_segment *segment_out, ferry_error *error)
 {
@@ -68,13 +88,13 @@ ferry_status ferry_schedule_segment_at(const ferry_schedule *schedule, uint64_t 
     if (status != FERRY_OK) {
         return status;
     }
-    const fy_segment *segment = &schedule->segments[index];
-    ferry_segment     copy    = {.struct_size   = sizeof copy,
-                                 .task_id       = segment->task_id,
-                                 .first_byte    = segment->first_byte,
-                                 .bytes         = segment->bytes,
-                                 .is_relayed    = segment->is_relayed,
-                                 .relay_task_id = segment->relay_task_id};
+    fy_segment    segment = segment_at(schedule, index);
+    ferry_segment copy    = {.struct_size   = sizeof copy,
+                             .task_id       = segment.task_id,
+                             .first_byte    = segment.first_byte,
+                             .bytes         = segment.bytes,
+                             .is_relayed    = segment.is_relayed,
+                             .relay_task_id = segment.relay_task_id};
     return fy_copy_out(&copy, sizeof copy, segment_out, "ferry_segment", error);
 }
 

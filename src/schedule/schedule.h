@@ -13,6 +13,18 @@
 
 #define FY_NO_TASK UINT32_MAX
 
+typedef struct fy_pairs fy_pairs; /* schedule/tasks.h */
+
+#define FY_NO_CONTENT UINT32_MAX
+
+/* The work of a schedule. There may be a hundred million: who sends and receives says the pair. */
+typedef struct fy_task {
+    uint64_t id;
+    uint64_t bytes;
+    uint32_t element; /* bytes */
+    uint32_t content; /* its number, which only tasks of two receivers or more have */
+} fy_task;
+
 /* Rates in bytes per unit of time. */
 typedef struct fy_node_port {
     uint32_t node;
@@ -66,13 +78,21 @@ typedef struct fy_segment {
     bool     is_relayed;
 } fy_segment;
 
+/*
+ * A batch's segments are listed (first_segment is the place in the list) or, where nothing is
+ * relayed, told by its first and last byte: those of a pair's tasks, one behind the other. There
+ * may be a hundred million of them, but hardly more than some for each batch that tasks fill.
+ */
 typedef struct fy_batch {
     uint32_t round;
     uint32_t from;
     uint32_t to;
     uint32_t n_segments;
-    uint64_t first_segment;
+    uint64_t first_segment; /* the number of segments of batches before it */
     uint64_t bytes;
+    uint64_t begin; /* into the first task, */
+    uint64_t end;   /* and where in the last one it ends: of batches that are not listed */
+    uint32_t first_task;
 } fy_batch;
 
 /*
@@ -87,7 +107,8 @@ struct ferry_schedule {
     uint64_t              slot_bytes;
     fy_batch             *batches;
     uint64_t              n_batches;
-    fy_segment           *segments;
+    fy_segment           *segments; /* NULL: not listed */
+    fy_task              *tasks;    /* what batches are told by where they are not */
     uint64_t              n_segments;
     uint64_t             *wait_begin; /* [n_batches + 1] into waits; NULL: nothing is relayed */
     uint64_t             *waits;      /* numbers of earlier batches, each once per batch */
@@ -106,10 +127,29 @@ struct ferry_schedule {
     uint32_t part_rank;
 };
 
-/* As ferry_schedule_create; the list is empty behind it, so that no task is in memory twice. */
-ferry_status fy_schedule_create_taking(ferry_task_list *tasks, const ferry_cluster *cluster,
+/* As ferry_schedule_create. The pairs are cleaned up, whatever the outcome. */
+ferry_status fy_schedule_create_taking(fy_pairs *pairs, const ferry_cluster *cluster,
                                        const ferry_schedule_options *options,
                                        ferry_schedule **schedule_out, ferry_error *error);
+
+/* The segment of a batch with a number below n_segments. */
+static inline fy_segment fy_batch_segment(const fy_batch *batch, uint32_t number,
+                                          const fy_task *tasks, const fy_segment *segments)
+{
+    if (segments != NULL) {
+        return segments[batch->first_segment + number];
+    }
+    const fy_task *part  = &tasks[batch->first_task + number];
+    uint64_t       begin = number == 0 ? batch->begin : 0;
+    uint64_t       end   = number + 1 == batch->n_segments ? batch->end : part->bytes;
+    return (fy_segment){.task_id = part->id, .first_byte = begin, .bytes = end - begin};
+}
+
+static inline fy_segment fy_schedule_segment(const ferry_schedule *schedule, const fy_batch *batch,
+                                             uint32_t number)
+{
+    return fy_batch_segment(batch, number, schedule->tasks, schedule->segments);
+}
 
 /* FERRY_ERR_MISUSE for a part, with a sentence that begins with what was called. */
 ferry_status fy_schedule_check_whole(const ferry_schedule *schedule, const char *called,

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The work of a schedule: what ferry_task says, without self tasks. */
-typedef struct fy_task {
+/* What ferry_task says, in the order in which it came. */
+typedef struct fy_listed_task {
     uint64_t id;
     uint64_t bytes;
     uint64_t content; /* counts where has_content */
@@ -17,21 +17,13 @@ typedef struct fy_task {
     uint32_t from;
     uint32_t to;
     bool     has_content;
-} fy_task;
+} fy_listed_task;
 
 struct ferry_task_list {
-    uint32_t n_ranks;
-    fy_task *tasks;
-    size_t   n_tasks, capacity;
+    uint32_t        n_ranks;
+    fy_listed_task *tasks; /* none to oneself */
+    size_t          n_tasks, capacity;
 };
-
-/*
- * For who knows all tasks beforehand: a list of n tasks of nothing, and one put in its place. Tasks
- * to oneself are left out beforehand, too.
- */
-ferry_status fy_task_list_resize(ferry_task_list *tasks, size_t n, ferry_error *error);
-ferry_status fy_task_list_put(ferry_task_list *tasks, size_t at, const ferry_task *task,
-                              ferry_error *error);
 
 /* The tasks of one sender for one receiver. */
 typedef struct fy_pair {
@@ -42,26 +34,55 @@ typedef struct fy_pair {
     uint64_t bytes;
 } fy_pair;
 
-/* Tasks in order of (from, to, largest first, id), and the pairs that they form. */
-typedef struct fy_pairs {
+/* Pairs in order of (from, to), and their tasks in order of (largest first, id). */
+struct fy_pairs {
     uint32_t n_ranks;
     uint32_t n_tasks;
+    uint32_t n_pairs;
+    uint32_t n_contents; /* numbered in the order of what the caller numbered */
     fy_task *tasks;
     fy_pair *pairs;
-    uint32_t n_pairs;
+    size_t   pair_capacity;
     uint64_t largest_element;
     uint64_t common_element; /* their least common multiple, or UINT64_MAX */
     uint64_t bytes;
-} fy_pairs;
+};
 
 /*
  * FERRY_ERR_INVALID_INPUT where a pair has a task id twice, or where tasks of one content differ in
  * sender, bytes or element.
  */
 ferry_status fy_pairs_init(const ferry_task_list *list, fy_pairs *pairs, ferry_error *error);
-/* The same with the list's own memory, also on failure: the list is empty then. */
-ferry_status fy_pairs_take(ferry_task_list *list, fy_pairs *pairs, ferry_error *error);
 void         fy_pairs_cleanup(fy_pairs *pairs);
+
+/* Those of the tasks that are not left out ([n_tasks]), without contents. */
+ferry_status fy_pairs_without(const fy_pairs *pairs, const bool *left_out, fy_pairs *rest,
+                              ferry_error *error);
+
+/*
+ * Pairs of tasks that come twice in one order, by ascending receiver and for each pair by ascending
+ * id: they are counted, and then put where they belong. Nothing is sorted but what a pair has, and
+ * nothing is in memory twice.
+ */
+typedef struct fy_pair_maker {
+    fy_pairs   *pairs;
+    uint32_t   *pair_of; /* [n_ranks] by sender: the pair that it was last met in */
+    uint32_t   *n_put;   /* [n_ranks] of that pair's tasks */
+    fy_hash128 *origin;  /* [n_tasks] equal for tasks of one content */
+    uint64_t    n_ids;   /* ids are below */
+} fy_pair_maker;
+
+ferry_status fy_pair_maker_init(fy_pair_maker *maker, uint32_t n_ranks, uint64_t n_ids,
+                                fy_pairs *pairs, ferry_error *error);
+void         fy_pair_maker_cleanup(fy_pair_maker *maker); /* not the pairs */
+ferry_status fy_pair_maker_count(fy_pair_maker *maker, uint32_t from, uint32_t to,
+                                 ferry_error *error);
+/* Between counting and putting. */
+ferry_status fy_pair_maker_turn(fy_pair_maker *maker, ferry_error *error);
+/* origin is a hash of what the task reads, in which all that must be equal is contained. */
+ferry_status fy_pair_maker_put(fy_pair_maker *maker, uint32_t from, uint32_t to,
+                               const fy_task *task, fy_hash128 origin, ferry_error *error);
+ferry_status fy_pair_maker_finish(fy_pair_maker *maker, ferry_error *error);
 
 /*
  * No schedule is faster, whatever it relays: what a rank must receive, what a rank must send

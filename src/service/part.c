@@ -60,13 +60,13 @@ static void pack_batch(const ferry_schedule *whole, uint64_t number, fy_pack *ou
     fy_pack_number(out, batch->to);
     fy_pack_number(out, batch->n_segments);
     for (uint32_t i = 0; i < batch->n_segments; i++) {
-        const fy_segment *segment = &whole->segments[batch->first_segment + i];
-        fy_pack_number(out, segment->is_relayed);
-        fy_pack_number(out, segment->task_id);
-        fy_pack_number(out, segment->first_byte);
-        fy_pack_number(out, segment->bytes);
-        if (segment->is_relayed) {
-            fy_pack_number(out, segment->relay_task_id);
+        fy_segment segment = fy_schedule_segment(whole, batch, i);
+        fy_pack_number(out, segment.is_relayed);
+        fy_pack_number(out, segment.task_id);
+        fy_pack_number(out, segment.first_byte);
+        fy_pack_number(out, segment.bytes);
+        if (segment.is_relayed) {
+            fy_pack_number(out, segment.relay_task_id);
         }
     }
 }

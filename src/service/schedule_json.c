@@ -51,12 +51,12 @@ static void write_batch(fy_writer *w, const ferry_schedule *schedule, const fy_b
     write_u64(w, ",\"bytes\":", batch->bytes);
     fy_write_text(w, ",\"segments\":[");
     for (uint32_t i = 0; i < batch->n_segments; i++) {
-        const fy_segment *segment = &schedule->segments[batch->first_segment + i];
-        write_u64(w, i == 0 ? "[" : ",[", segment->task_id);
-        write_u64(w, ",", segment->first_byte);
-        write_u64(w, ",", segment->bytes);
-        if (segment->is_relayed) {
-            write_u64(w, ",", segment->relay_task_id);
+        fy_segment segment = fy_schedule_segment(schedule, batch, i);
+        write_u64(w, i == 0 ? "[" : ",[", segment.task_id);
+        write_u64(w, ",", segment.first_byte);
+        write_u64(w, ",", segment.bytes);
+        if (segment.is_relayed) {
+            write_u64(w, ",", segment.relay_task_id);
         }
         fy_write_text(w, "]");
     }
