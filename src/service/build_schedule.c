@@ -10,6 +10,8 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/options.h"
+#include "base/sort.h"
+#include "service/exec.h"
 
 typedef struct session {
     const ferry_exchange  *exchange;
@@ -167,6 +169,13 @@ static ferry_status read_header(const session *s, uint32_t rank, uint64_t first[
     return FERRY_OK;
 }
 
+static bool fail_exchange(session *s)
+{
+    s->status =
+        fy_fail(&s->error, FERRY_ERR_EXCHANGE, "the caller's exchange between ranks failed");
+    return false;
+}
+
 /* False: the exchange itself failed, and the caller is alone with that. */
 static bool gather(session *s, const fy_pack *message, const unsigned char **all_out,
                    const size_t **lengths_out)
@@ -176,9 +185,7 @@ static bool gather(session *s, const fy_pack *message, const unsigned char **all
     if (s->exchange->all_gather(s->exchange->context, message->bytes,
                                 message->failed ? 0 : message->used, &all, lengths_out) != 0 ||
         *lengths_out == NULL) {
-        s->status =
-            fy_fail(&s->error, FERRY_ERR_EXCHANGE, "the caller's exchange between ranks failed");
-        return false;
+        return fail_exchange(s);
     }
     *all_out = all;
     return true;
@@ -209,37 +216,47 @@ static ferry_status read_message(session *s, uint32_t r, uint64_t first[4], bool
     return status;
 }
 
-/* One all-gather of everybody's content. The outcome is in the session's status. */
-static bool exchange_content(session *s, const content *c)
+static void pack_content(const session *s, const content *c, fy_pack *message)
 {
-    fy_pack              message  = {0};
-    const unsigned char *at       = NULL;
-    const size_t        *lengths  = NULL;
-    uint64_t             first[4] = {0};
-    const session        before   = *s;
-    begin_message(s, &message);
+    begin_message(s, message);
     if (s->status == FERRY_OK) {
-        pack_header(s, &message);
-        c->pack(s->workloads, &message);
+        pack_header(s, message);
+        c->pack(s->workloads, message);
     }
-    bool is_alive = gather(s, &message, &at, &lengths);
-    fy_pack_cleanup(&message);
-    if (!is_alive) {
-        return false;
-    }
+}
+
+/* Everybody's messages. The outcome is in the session's status. */
+static void read_all(session *s, const content *c, const unsigned char *at, const size_t *lengths)
+{
+    uint64_t      first[4] = {0};
+    const session before   = *s;
     for (uint32_t r = 0; r < s->exchange->n_ranks; r++) {
         fy_reader in = {.at = at, .end = at + lengths[r]};
         add_to_hash(&s->hash, fy_hash128_of(at, lengths[r]));
         s->status = read_message(s, r, first, before.status == FERRY_OK, c, &in);
         if (s->status != FERRY_OK) {
-            return true;
+            return;
         }
         at += lengths[r];
     }
     if (before.status != FERRY_OK) { /* an exchange that lost this rank's own sentence */
         *s = before;
     }
-    return true;
+}
+
+/* One all-gather of everybody's content. */
+static bool exchange_content(session *s, const content *c)
+{
+    fy_pack              message = {0};
+    const unsigned char *at      = NULL;
+    const size_t        *lengths = NULL;
+    pack_content(s, c, &message);
+    bool is_alive = gather(s, &message, &at, &lengths);
+    fy_pack_cleanup(&message);
+    if (is_alive) {
+        read_all(s, c, at, lengths);
+    }
+    return is_alive;
 }
 
 /* Whether every rank got through, and to the same digest. Its outcome replaces the status. */
@@ -451,7 +468,6 @@ static fy_hash128 schedule_digest(const session *s, const ferry_scheduled_batche
     return digest;
 }
 
-/* summaries may be NULL: then they are not exchanged either. */
 static bool build(session *s, ferry_scheduled_batches **batches, ferry_summaries **summaries,
                   ferry_local_schedule **schedule)
 {
@@ -464,7 +480,7 @@ static bool build(session *s, ferry_scheduled_batches **batches, ferry_summaries
         fail_here(s,
                   ferry_assign_iterations(*batches, s->rule, s->duplex, &n_iterations, &s->error));
     }
-    if (summaries != NULL && !exchange_summaries(s, *batches, summaries)) {
+    if (!exchange_summaries(s, *batches, summaries)) {
         return false;
     }
     if (s->status == FERRY_OK) {
@@ -509,18 +525,188 @@ ferry_status ferry_build_schedule(const ferry_workloads *workloads, uint32_t my_
     return finish(&s, error);
 }
 
-ferry_status fy_build_order(const ferry_workloads *workloads, const ferry_exchange *exchange,
-                            ferry_local_schedule **schedule_out, ferry_error *error)
+/* The order alone, by rank 0 for all. */
+
+/* What rank 0 knows, and answers. */
+typedef struct ordering {
+    ferry_scheduled_batches *batches; /* by source, destination and number */
+    uint32_t                 n_iterations;
+    fy_pack                  box; /* the answers, one behind the other */
+    size_t                  *lengths;
+} ordering;
+
+/* False: the exchange itself failed. */
+static bool collect_batches(session *s, ordering *o)
 {
-    session                  s;
-    ferry_scheduled_batches *batches  = NULL;
-    ferry_local_schedule    *schedule = NULL;
-    begin_session(&s, workloads, exchange->rank, exchange->n_ranks, exchange, true);
-    if (build(&s, &batches, NULL, &schedule)) {
-        *schedule_out = schedule;
-        schedule      = NULL;
+    const ferry_exchange *x       = s->exchange;
+    fy_pack               message = {0};
+    const void           *all     = NULL;
+    const size_t         *lengths = NULL;
+    content               c       = {.pack = pack_batches, .read = read_batches};
+    if (x->rank == 0 && s->status == FERRY_OK) {
+        fail_here(s, ferry_scheduled_batches_create(x->n_ranks, &o->batches, &s->error));
     }
-    ferry_scheduled_batches_destroy(batches);
-    ferry_local_schedule_destroy(schedule);
+    c.into = o->batches;
+    pack_content(s, &c, &message);
+    int failed =
+        x->gather(x->context, message.bytes, message.failed ? 0 : message.used, &all, &lengths);
+    fy_pack_cleanup(&message);
+    if (failed != 0 || (x->rank == 0 && lengths == NULL)) {
+        return fail_exchange(s);
+    }
+    if (x->rank == 0) {
+        read_all(s, &c, all == NULL ? (const void *)"" : all, lengths);
+    }
+    return true;
+}
+
+static void assign(session *s, ordering *o)
+{
+    o->lengths = fy_alloc_zeroed(s->exchange->n_ranks, sizeof *o->lengths);
+    if (s->status == FERRY_OK && o->lengths == NULL) {
+        fail_here(s, fy_fail_no_memory(&s->error, "the lengths of messages to all ranks"));
+    }
+    if (s->status == FERRY_OK) {
+        fail_here(s, fy_scheduled_check(o->batches, &s->error));
+    }
+    if (s->status == FERRY_OK) {
+        fail_here(s, ferry_assign_iterations(o->batches, s->rule, s->duplex, &o->n_iterations,
+                                             &s->error));
+    }
+}
+
+/* A digest, the number of batches and the iteration of each, in the order in which they came. */
+static void answer_all(session *s, ordering *o)
+{
+    const ferry_scheduled_batches *b      = o->batches;
+    fy_hash128                     digest = {0, 0};
+    size_t                         next   = 0;
+    if (s->status == FERRY_OK) {
+        digest = schedule_digest(s, b, o->n_iterations);
+    }
+    for (uint32_t r = 0; o->lengths != NULL && r < s->exchange->n_ranks; r++) {
+        size_t before = o->box.used, first = next;
+        begin_message(s, &o->box);
+        while (s->status == FERRY_OK && next < b->n_batches && b->from[next] == r) {
+            next++;
+        }
+        if (s->status == FERRY_OK) {
+            fy_pack_number(&o->box, digest.low);
+            fy_pack_number(&o->box, digest.high);
+            fy_pack_number(&o->box, next - first);
+        }
+        for (size_t i = first; i < next; i++) {
+            fy_pack_number(&o->box, b->iteration[i]);
+        }
+        o->lengths[r] = o->box.used - before;
+    }
+}
+
+/* Own batches are in order of destinations and numbers, here as at rank 0. */
+static ferry_status read_turns(const session *s, fy_reader *in, fy_turns *turns, ferry_error *error)
+{
+    const ferry_workloads *w = s->workloads;
+    uint64_t               n = fy_read_number(in, w->packed.n_batches);
+    turns->turns             = fy_alloc((size_t)n, sizeof *turns->turns);
+    if (turns->turns == NULL) {
+        return fy_fail_no_memory(error, "the order of a rank's batches");
+    }
+    for (size_t r = 0; r < w->n_runs; r++) {
+        const fy_workload_run *run = &w->runs[r];
+        for (uint32_t g = 0; run->destination != w->my_pe && g < run->n_groups; g++) {
+            uint32_t iteration = (uint32_t)fy_read_number(in, FERRY_NO_ITERATION - 1);
+            if (in->failed || turns->n == n) {
+                return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of PE 0 is damaged");
+            }
+            turns->turns[turns->n++] = (fy_turn){
+                .iteration = iteration, .destination = run->destination, .batch_index = g};
+        }
+    }
+    return in->failed || in->at != in->end || turns->n != n
+               ? fy_fail(error, FERRY_ERR_EXCHANGE, "the message of PE 0 is damaged")
+               : FERRY_OK;
+}
+
+static int by_iteration(const void *a, const void *b)
+{
+    const fy_turn *x = a, *y = b;
+    if (x->iteration != y->iteration) {
+        return x->iteration < y->iteration ? -1 : 1;
+    }
+    return (x->destination > y->destination) - (x->destination < y->destination);
+}
+
+/* A rank that has failed before looks for a sentence only. */
+static void read_own(session *s, fy_reader *in, fy_turns *turns, fy_hash128 *digest_out)
+{
+    ferry_error  error;
+    ferry_status status = read_status(in, 0, &error);
+    if (status != FERRY_OK) {
+        s->is_local = false;
+        s->status   = fy_fail(&s->error, status, "%s", error.message);
+        return;
+    }
+    if (s->status != FERRY_OK) {
+        return;
+    }
+    digest_out->low  = fy_read_number(in, UINT64_MAX);
+    digest_out->high = fy_read_number(in, UINT64_MAX);
+    fail_here(s, read_turns(s, in, turns, &s->error));
+    fy_sort(turns->turns, turns->n, sizeof *turns->turns, by_iteration);
+}
+
+/* Rank 0's answers, to each rank its own; false: the exchange itself failed. */
+static bool hand_out(session *s, const ordering *o, fy_turns *turns, fy_hash128 *digest_out)
+{
+    const ferry_exchange *x       = s->exchange;
+    const void           *mine    = NULL;
+    size_t                n_bytes = 0;
+    bool                  has_all = o->lengths != NULL && !o->box.failed && o->box.bytes != NULL;
+    const size_t         *lengths = has_all ? o->lengths : fy_no_lengths(x->n_ranks);
+    if (x->rank == 0 && lengths == NULL) {
+        return fail_exchange(s);
+    }
+    int failed =
+        x->scatter(x->context, has_all ? (const void *)o->box.bytes : "", lengths, &mine, &n_bytes);
+    if (failed != 0 || (mine == NULL && n_bytes > 0)) {
+        return fail_exchange(s);
+    }
+    const unsigned char *at = mine == NULL ? (const void *)"" : mine;
+    fy_reader            in = {.at = at, .end = at + n_bytes};
+    read_own(s, &in, turns, digest_out);
+    return true;
+}
+
+static void order_all(session *s, ordering *o, fy_turns *turns)
+{
+    fy_hash128 digest = {0, 0};
+    if (!collect_batches(s, o)) {
+        return;
+    }
+    if (s->exchange->rank == 0) {
+        assign(s, o);
+        answer_all(s, o);
+    }
+    if (hand_out(s, o, turns, &digest)) {
+        vote(s, digest);
+    }
+}
+
+ferry_status fy_build_order(const ferry_workloads *workloads, const ferry_exchange *exchange,
+                            fy_turns *turns_out, ferry_error *error)
+{
+    session  s;
+    ordering o     = {0};
+    fy_turns turns = {0};
+    begin_session(&s, workloads, exchange->rank, exchange->n_ranks, exchange, true);
+    order_all(&s, &o, &turns);
+    ferry_scheduled_batches_destroy(o.batches);
+    fy_pack_cleanup(&o.box);
+    fy_free(o.lengths);
+    if (s.status == FERRY_OK) {
+        *turns_out = turns;
+    } else {
+        fy_free(turns.turns);
+    }
     return finish(&s, error);
 }

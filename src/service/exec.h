@@ -283,6 +283,13 @@ fy_area fy_place_area(const fy_channel *channel, const fy_place *place);
 /* pairs.c: collective among pairs: bytes for each channel's peer, and from it. */
 ferry_status fy_pairs_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
                                ferry_error *error);
+/*
+ * The same between rank 0 and each of the others: [n_ranks - 1] there, rank by rank, and [1] on
+ * them. NULL: there is no memory for that, and all ranks fail together. What has no memory on
+ * arrival is marked so, and nobody fails.
+ */
+ferry_status fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
+                              ferry_error *error);
 
 /* Letters of the run that is under way. */
 static inline uint64_t fy_run_tag(const ferry_service *service, fy_letter_use use)
@@ -294,16 +301,27 @@ static inline uint64_t fy_run_tag(const ferry_service *service, fy_letter_use us
 void fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const void *bytes,
                    size_t n_bytes);
 
-/* order.c */
-ferry_exchange fy_exchange_of(ferry_world *world);
+/* When a batch of this rank goes. */
+typedef struct fy_turn {
+    uint32_t iteration;
+    uint32_t destination;
+    uint32_t batch_index;
+} fy_turn;
+
+typedef struct fy_turns {
+    fy_turn *turns; /* by iteration; the caller frees them */
+    size_t   n;
+} fy_turns;
 
 /*
- * ferry_build_schedule without summaries: what a service needs is the order of its own batches, and
- * what each of its tasks is was told to the peer that gets it. Everybody learns of every batch, for
- * the rounds are everybody's, but of no task.
+ * build_schedule.c: as ferry_build_schedule, by rank 0 for all. What a service needs is the order
+ * of what it sends: each rank tells rank 0 its batches and is told when they go. The exchange has
+ * gather and scatter.
  */
 ferry_status fy_build_order(const ferry_workloads *workloads, const ferry_exchange *exchange,
-                            ferry_local_schedule **schedule_out, ferry_error *error);
+                            fy_turns *turns_out, ferry_error *error);
+
+/* order.c */
 /*
  * Collective. This rank's part of the schedule of the bound plan, into exec->rounds. A batch takes
  * at least the plan's largest element, however small slots are.

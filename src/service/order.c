@@ -3,7 +3,7 @@
  * In which order items go where a network lies between ranks: by the rounds of a schedule. That of
  * a whole plan knows relays; what was registered without one is scheduled from workloads.
  */
-#include "service/exec.h"
+#include "service/star.h"
 
 #include "base/alloc.h"
 #include "base/checked.h"
@@ -13,32 +13,19 @@
 
 #include <string.h>
 
-static int all_gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
-                      const size_t **lengths_out)
-{
-    return (int)ferry_world_all_gather_v(context, bytes, n_bytes, all_out, lengths_out, NULL);
-}
-
-ferry_exchange fy_exchange_of(ferry_world *world)
-{
-    ferry_exchange exchange = FERRY_EXCHANGE_INIT;
-    exchange.context        = world;
-    exchange.rank           = world->rank;
-    exchange.n_ranks        = world->n_ranks;
-    exchange.all_gather     = all_gather;
-    return exchange;
-}
-
 ferry_status fy_order_plan(ferry_service *service, uint64_t element_bytes, ferry_error *error)
 {
-    ferry_exchange         exchange   = fy_exchange_of(service->world);
+    fy_star                star;
+    ferry_exchange         exchange   = fy_star_init(&star, service);
     ferry_schedule_options options    = FERRY_SCHEDULE_OPTIONS_INIT;
     uint64_t               slot_bytes = service->options.slot_bytes;
     options.slot_bytes                = slot_bytes < element_bytes ? element_bytes : slot_bytes;
     options.max_tasks                 = service->options.max_tasks;
     options.no_relays                 = service->options.no_relays;
-    return ferry_build_plan_schedule(service->registry.plan, &options, &exchange,
-                                     &service->exec->rounds, error);
+    ferry_status status = ferry_build_plan_schedule(service->registry.plan, &options, &exchange,
+                                                    &service->exec->rounds, error);
+    fy_star_cleanup(&star);
+    return status;
 }
 
 /* The send of a pair by its id, or FY_NONE: they are sorted. */
@@ -226,29 +213,17 @@ static ferry_status cut_group(ferry_service *service, const ferry_workload_group
     return status;
 }
 
-static ferry_status cut_iterations(ferry_service *service, const ferry_workloads *workloads,
-                                   const ferry_local_schedule *schedule, ferry_error *error)
+static ferry_status cut_turns(ferry_service *service, const ferry_workloads *workloads,
+                              const fy_turns *turns, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    for (uint32_t it = 0; it < ferry_local_schedule_iteration_count(schedule); it++) {
-        for (uint32_t i = 0; i < ferry_local_schedule_count(schedule, it); i++) {
-            ferry_scheduled_batch       batch = FERRY_SCHEDULED_BATCH_INIT;
-            const ferry_workload_group *group = NULL;
-            status = ferry_local_schedule_at(schedule, it, i, &batch, error);
-            if (status != FERRY_OK) {
-                return status;
-            }
-            if (batch.source != service->world->rank) {
-                continue;
-            }
-            status = ferry_workloads_group_at(workloads, batch.destination, batch.batch_index,
-                                              &group, error);
-            if (status == FERRY_OK) {
-                status = cut_group(service, group, it, error);
-            }
-            if (status != FERRY_OK) {
-                return status;
-            }
+    for (size_t i = 0; i < turns->n && status == FERRY_OK; i++) {
+        const fy_turn              *turn  = &turns->turns[i];
+        const ferry_workload_group *group = NULL;
+        status = ferry_workloads_group_at(workloads, turn->destination, turn->batch_index, &group,
+                                          error);
+        if (status == FERRY_OK) {
+            status = cut_group(service, group, turn->iteration, error);
         }
     }
     return status;
@@ -256,24 +231,26 @@ static ferry_status cut_iterations(ferry_service *service, const ferry_workloads
 
 static ferry_status schedule_workloads(ferry_service *service, ferry_error *error)
 {
-    ferry_world          *world     = service->world;
-    ferry_workloads      *workloads = NULL;
-    ferry_local_schedule *schedule  = NULL;
-    ferry_exchange        exchange  = fy_exchange_of(world);
-    ferry_error           why       = {.message = ""};
-    ferry_status status = ferry_workloads_create(world->rank, world->n_ranks, &workloads, &why);
+    ferry_world     *world     = service->world;
+    ferry_workloads *workloads = NULL;
+    fy_turns         turns     = {0};
+    fy_star          star;
+    ferry_exchange   exchange = fy_star_init(&star, service);
+    ferry_error      why      = {.message = ""};
+    ferry_status     status = ferry_workloads_create(world->rank, world->n_ranks, &workloads, &why);
     if (status == FERRY_OK) {
         status = add_workloads(service, workloads, &why);
     }
     status = fy_agree(world, status, &why);
     if (status == FERRY_OK) {
-        status = fy_build_order(workloads, &exchange, &schedule, &why);
+        status = fy_build_order(workloads, &exchange, &turns, &why);
     }
     if (status == FERRY_OK) {
-        status = cut_iterations(service, workloads, schedule, &why);
+        status = cut_turns(service, workloads, &turns, &why);
     }
-    ferry_local_schedule_destroy(schedule);
+    fy_free(turns.turns);
     ferry_workloads_destroy(workloads);
+    fy_star_cleanup(&star);
     return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", why.message);
 }
 

@@ -1,9 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a service gathers from all ranks when it is scheduled: everybody's batches, whose order is
- * everybody's, and of tasks and of pairs nothing. The gathers of the world are counted.
+ * What travels when a service is scheduled: each rank's batches to rank 0, and back when they go;
+ * to all ranks what does not grow with tasks, batches or pairs. All of it is counted.
  */
 #include "rank_threads.h"
+
+#include "service/exec.h"
 
 #include <ferry/ferry.h>
 
@@ -17,7 +19,13 @@ ferry_status __wrap_ferry_world_all_gather_v(ferry_world *world, const void *byt
                                              const void **all_out, const size_t **lengths_out,
                                              ferry_error *error);
 
+ferry_status __real_fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
+                                     ferry_error *error);
+ferry_status __wrap_fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
+                                     ferry_error *error);
+
 static atomic_size_t n_gathered, n_calls;
+static atomic_size_t n_to_root, n_to_rank[MOST_RANKS]; /* by the star */
 
 ferry_status __wrap_ferry_world_all_gather_v(ferry_world *world, const void *bytes, size_t n_bytes,
                                              const void **all_out, const size_t **lengths_out,
@@ -28,54 +36,125 @@ ferry_status __wrap_ferry_world_all_gather_v(ferry_world *world, const void *byt
     return __real_ferry_world_all_gather_v(world, bytes, n_bytes, all_out, lengths_out, error);
 }
 
+ferry_status __wrap_fy_star_exchange(ferry_service *service, fy_pack *out, fy_pack *in,
+                                     ferry_error *error)
+{
+    uint32_t rank = ferry_world_rank(service->world), n = ferry_world_n_ranks(service->world);
+    for (uint32_t peer = 1; rank == 0 && peer < n; peer++) {
+        atomic_fetch_add(&n_to_rank[peer], out[peer - 1].used);
+    }
+    atomic_fetch_add(&n_to_root, rank == 0 ? 0 : out[0].used);
+    return __real_fy_star_exchange(service, out, in, error);
+}
+
 enum { BYTES = 24000 };
 
 typedef struct traffic {
-    uint32_t n_tasks; /* that each rank sends to the next one, BYTES together */
-    size_t   bytes;   /* given to gathers by all ranks */
+    bool (*sends)(uint32_t from, uint32_t to, uint32_t n_ranks);
+    uint32_t n_tasks;    /* that a rank sends to another one, BYTES together */
+    uint64_t slot_bytes; /* 0: the default, which takes all of them */
+    size_t   bytes;      /* given to gathers by all ranks */
     size_t   calls;
+    size_t   to_root; /* from all others */
+    size_t   to_rank[MOST_RANKS];
 } traffic;
+
+static bool to_next(uint32_t from, uint32_t to, uint32_t n_ranks)
+{
+    return to == (from + 1) % n_ranks;
+}
+
+static bool to_all(uint32_t from, uint32_t to, uint32_t n_ranks)
+{
+    (void)n_ranks;
+    return from != to;
+}
+
+static bool from_rank_1(uint32_t from, uint32_t to, uint32_t n_ranks)
+{
+    (void)n_ranks;
+    return from == 1 && to != 1;
+}
+
+static bool in_fours(uint32_t from, uint32_t to, uint32_t n_ranks)
+{
+    (void)n_ranks;
+    return from != to && from / 4 == to / 4;
+}
+
+static void add_tasks(rank_thread *self, ferry_service *service, ferry_buffer *from,
+                      ferry_buffer *to)
+{
+    const traffic *wanted = self->context;
+    uint64_t       size   = BYTES / wanted->n_tasks;
+    for (uint32_t peer = 0; peer < self->n_ranks; peer++) {
+        for (uint32_t i = 0; i < wanted->n_tasks; i++) {
+            if (wanted->sends(self->rank, peer, self->n_ranks)) {
+                expect_ok(self, ferry_service_register_send(service, i, from, i * size, size, peer,
+                                                            &self->error));
+            }
+            if (wanted->sends(peer, self->rank, self->n_ranks)) {
+                expect_ok(self, ferry_service_register_receive(service, i, &to[peer], i * size,
+                                                               size, peer, &self->error));
+            }
+        }
+    }
+}
 
 static void work(rank_thread *self)
 {
     const traffic        *wanted  = self->context;
     ferry_service        *service = NULL;
     ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
-    uint32_t              next    = (self->rank + 1) % self->n_ranks;
-    uint32_t              before  = (self->rank + self->n_ranks - 1) % self->n_ranks;
-    uint64_t              size    = BYTES / wanted->n_tasks;
-    static unsigned char  memory[MOST_RANKS][2][BYTES];
-    ferry_buffer          from = {.base = memory[self->rank][0], .bytes = BYTES};
-    ferry_buffer          to   = {.base = memory[self->rank][1], .bytes = BYTES};
-    options.paths              = FERRY_PATH_STAGED;
-    memset(from.base, (int)self->rank + 1, BYTES);
-    memset(to.base, 0, BYTES);
+    unsigned char        *memory  = calloc(self->n_ranks + 1, BYTES);
+    ferry_buffer          from    = {.base = memory, .bytes = BYTES};
+    ferry_buffer          to[MOST_RANKS];
+    options.paths      = FERRY_PATH_STAGED;
+    options.slot_bytes = wanted->slot_bytes == 0 ? options.slot_bytes : wanted->slot_bytes;
+    memset(memory, (int)self->rank + 1, BYTES);
+    for (uint32_t r = 0; r < self->n_ranks; r++) {
+        to[r] = (ferry_buffer){.base = memory + (size_t)(r + 1) * BYTES, .bytes = BYTES};
+    }
     expect_ok(self, ferry_service_create(self->world, &options, &service, &self->error));
     expect_ok(self, ferry_service_init(service, FERRY_LOG_OFF, &self->error));
-    for (uint32_t i = 0; i < wanted->n_tasks; i++) {
-        expect_ok(self, ferry_service_register_send(service, i, &from, i * size, size, next,
-                                                    &self->error));
-        expect_ok(self, ferry_service_register_receive(service, i, &to, i * size, size, before,
-                                                       &self->error));
-    }
+    add_tasks(self, service, &from, to);
+    expect(self, self->wrong[0] == '\0');
     expect_ok(self, ferry_service_schedule(service, &self->error));
     expect_ok(self, ferry_service_run(service, &self->error));
-    for (size_t b = 0; b < BYTES; b++) {
-        expect(self, memory[self->rank][1][b] == before + 1);
+    for (uint32_t r = 0; r < self->n_ranks; r++) {
+        unsigned char came =
+            wanted->sends(r, self->rank, self->n_ranks) ? (unsigned char)(r + 1) : 0;
+        for (size_t b = 0; b < BYTES; b++) {
+            expect(self, ((unsigned char *)to[r].base)[b] == came);
+        }
     }
     ferry_service_destroy(service);
+    free(memory);
+}
+
+static traffic traffic_like(uint32_t n_ranks, traffic wanted)
+{
+    atomic_store(&n_gathered, 0);
+    atomic_store(&n_calls, 0);
+    atomic_store(&n_to_root, 0);
+    for (uint32_t r = 0; r < MOST_RANKS; r++) {
+        atomic_store(&n_to_rank[r], 0);
+    }
+    run_ranks(n_ranks, NULL, work, &wanted);
+    wanted.bytes   = atomic_load(&n_gathered);
+    wanted.calls   = atomic_load(&n_calls);
+    wanted.to_root = atomic_load(&n_to_root);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        wanted.to_rank[r] = atomic_load(&n_to_rank[r]);
+    }
+    assert_true(wanted.calls >= n_ranks && wanted.bytes > 0); /* something was counted */
+    assert_true(wanted.to_root > 0 && wanted.to_rank[1] > 0);
+    return wanted;
 }
 
 static traffic traffic_of(uint32_t n_ranks, uint32_t n_tasks)
 {
-    traffic wanted = {.n_tasks = n_tasks};
-    atomic_store(&n_gathered, 0);
-    atomic_store(&n_calls, 0);
-    run_ranks(n_ranks, NULL, work, &wanted);
-    wanted.bytes = atomic_load(&n_gathered);
-    wanted.calls = atomic_load(&n_calls);
-    assert_true(wanted.calls >= n_ranks && wanted.bytes > 0); /* something was counted */
-    return wanted;
+    return traffic_like(n_ranks, (traffic){.sends = to_next, .n_tasks = n_tasks});
 }
 
 /* A thousand tasks that fill one batch are told to nobody but the rank that gets them. */
@@ -99,11 +178,50 @@ static void test_ranks(void **state)
              large.bytes / 12);
 }
 
+/*
+ * Batches travel to rank 0 and back, a few bytes each, whoever sends them to whom; to all ranks
+ * goes not one byte more than for a ring of single batches.
+ */
+static void test_batches(void **state)
+{
+    enum { N = 12, SLOT = 1000, BATCHES = BYTES / SLOT, HEAD = 32, EACH = 4 };
+    static const struct {
+        const char *name;
+        bool (*sends)(uint32_t from, uint32_t to, uint32_t n_ranks);
+    } cases[] = {{"a ring", to_next},
+                 {"all to all", to_all},
+                 {"one to all", from_rank_1},
+                 {"all to all in fours", in_fours}};
+    (void)state;
+    traffic ring = traffic_of(N, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        traffic t = traffic_like(
+            N, (traffic){.sends = cases[i].sends, .n_tasks = BATCHES, .slot_bytes = SLOT});
+        size_t all = 0;
+        for (uint32_t r = 1; r < N; r++) {
+            size_t n_sent = 0;
+            for (uint32_t to = 0; to < N; to++) {
+                n_sent += cases[i].sends(r, to, N) ? BATCHES : 0;
+            }
+            all += n_sent;
+            check_at(t.to_rank[r] <= HEAD + EACH * n_sent,
+                     "%s: rank %u has %zu batches and is sent %zu bytes", cases[i].name, r, n_sent,
+                     t.to_rank[r]);
+        }
+        check_at(t.to_root <= N * HEAD + EACH * all, "%s: %zu batches, %zu bytes to rank 0",
+                 cases[i].name, all, t.to_root);
+        check_at(t.calls == ring.calls && t.bytes <= ring.bytes + ring.calls,
+                 "%s: %zu bytes in %zu gathers, %zu in %zu of a ring", cases[i].name, t.bytes,
+                 t.calls, ring.bytes, ring.calls);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tasks),
         cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
