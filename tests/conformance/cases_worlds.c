@@ -189,6 +189,52 @@ void case_death_connecting(rank_context *me)
 }
 
 /*
+ * A rank ends the world in the middle of what is put into memory of its own. When a flush has said
+ * so, the memory is the rank's again: nothing lands there while the transport is closed.
+ */
+void case_half_put(rank_context *me)
+{
+    enum { BYTES = 48 << 20, FIRST = 1 << 20 };
+    static unsigned char          memory[BYTES];
+    unsigned char                 key[FERRY_KEY_BYTES];
+    volatile const unsigned char *first  = &memory[FIRST - 1];
+    ferry_region                 *region = NULL;
+    ferry_buffer                  buffer = ferry_buffer_of(memory, sizeof memory);
+    ferry_error                  *e      = &me->error;
+    size_t                        n_key  = 0;
+    const void                   *bytes;
+    /* Who maps memory, or is let into it, writes until the world shrinks: docs/decisions/0030. */
+    if ((me->can & FERRY_CAN_REMOTE_USER_MEMORY) == 0 || strcmp(me->engine->engine, "ucx") != 0 ||
+        row_has_ucx_memory(me->engine)) {
+        return;
+    }
+    if (me->rank == 1) {
+        must(me, ferry_region_register(me->transport, &buffer, &region, e));
+        must(me, ferry_region_export(region, key, &n_key, e));
+    }
+    must(me, ferry_world_broadcast(me->world, 1, key, n_key, &bytes, &n_key, e));
+    if (me->rank == 0) {
+        memset(memory, 0xaa, sizeof memory);
+        must(me, ferry_region_import(me->transport, bytes, n_key, &region, e));
+        (void)ferry_put(me->transport, 1, region, 0, &buffer, NULL, e);
+        (void)ferry_flush(me->transport, 1, NULL, e);
+        ferry_region_free(region);
+        return;
+    }
+    while (*first == 0) {
+        must(me, ferry_transport_progress(me->transport, e));
+    }
+    ferry_world_abort(me->world, "in the middle of a put");
+    must_fail(me, FERRY_ERR_ABORTED, NULL, ferry_flush(me->transport, FERRY_ANY_RANK, NULL, e));
+    ferry_region_free(region);
+    memset(memory, 0x11, sizeof memory);
+    ferry_transport_close(me->transport);
+    me->transport = NULL;
+    size_t at     = mismatch_byte(memory, sizeof memory, 0x11);
+    expect(me, at == sizeof memory, "byte %zu was written after the end", at);
+}
+
+/*
  * Traffic in a ring, in the middle of which the last rank gets this signal; what the others wait
  * for ends and names it.
  */

@@ -40,6 +40,7 @@ static const engine_row engine_rows[] = {
     {"ucx_reorder", "reorder=7:ucx", "ucx", false, {"UCX_TLS=tcp"}},
     {"ucx_rma", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
     {"ucx_late", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
+    {"ucx_card", "ucx", "ucx", false, {"UCX_TLS=tcp", "FERRY_UCX_LATE_CARD=1"}},
     {"ucx_rma_strict", "strict:ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
     {"ucx_rma_tcp", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=tcp"}},
 };
@@ -96,6 +97,7 @@ const case_row case_rows[] = {
      .processes_only   = true,
      .dies             = true,
      .ends_badly       = true},
+    {.name = "half_put", .n_ranks = 2, .run = case_half_put},
     {.name = "lose", .n_ranks = 3, .run = case_lose, .deadline_seconds = 1, .opens_itself = true},
     {.name             = "stop",
      .n_ranks          = 3,

@@ -255,6 +255,7 @@ void case_abort(rank_context *me);
 void case_death(rank_context *me);
 void case_connecting(rank_context *me);
 void case_death_connecting(rank_context *me);
+void case_half_put(rank_context *me);
 void case_names(rank_context *me);
 void case_lose(rank_context *me);
 void case_stop(rank_context *me);

@@ -9,6 +9,7 @@
  * that tells others that this rank lives, and so ends the process there.
  *
  * The engine is linked a second time, with this in front of UCX. FERRY_UCX_LATE_SEED draws anew.
+ * With FERRY_UCX_LATE_CARD UCX says that it has such a card, and connections have error handling.
  */
 #include "support/random.h"
 
@@ -77,6 +78,8 @@ void             __real_ucp_worker_destroy(ucp_worker_h worker);
 void             __wrap_ucp_worker_destroy(ucp_worker_h worker);
 ucs_status_t     __wrap_ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_t *params,
                                     ucp_mem_h *memory_out);
+void             __real_ucp_context_print_info(ucp_context_h context, FILE *stream);
+void             __wrap_ucp_context_print_info(ucp_context_h context, FILE *stream);
 
 /* Under the lock. */
 static uint32_t draw(uint32_t limit)
@@ -352,4 +355,12 @@ ucs_status_t __wrap_ucp_mem_map(ucp_context_h context, const ucp_mem_map_params_
         nanosleep(&(struct timespec){.tv_sec = SLOW_SECONDS}, NULL);
     }
     return __real_ucp_mem_map(context, params, memory_out);
+}
+
+void __wrap_ucp_context_print_info(ucp_context_h context, FILE *stream)
+{
+    __real_ucp_context_print_info(context, stream);
+    if (getenv("FERRY_UCX_LATE_CARD") != NULL) {
+        fprintf(stream, "# resource 99 :  md 99 dev 99 flags -- rc_verbs/none:1\n");
+    }
 }

@@ -122,8 +122,10 @@ ferry_status fy_ucx_connect(fy_ucx *engine, uint32_t rank, ferry_error *error)
                     rank, ucs_status_string(status));
         return fy_fail(error, FERRY_ERR_PEER_LOST, "UCX finds no way to rank %u", rank);
     }
-    peer->is_fast  = is_fast(peer->ep);
-    peer->uses_rma = engine->mode == FY_UCX_RMA || (engine->mode == FY_UCX_AUTO && peer->is_fast);
+    peer->is_fast = is_fast(peer->ep);
+    /* Not through memory of one machine: there a rank that is given up writes by itself. */
+    peer->uses_rma = engine->mode == FY_UCX_RMA ||
+                     (engine->mode == FY_UCX_AUTO && peer->is_fast && peer->is_guarded);
     char line[96];
     (void)snprintf(line, sizeof line, "ucx: rank %u is reached by %s", rank,
                    peer->uses_rma ? "RMA" : "messages");
