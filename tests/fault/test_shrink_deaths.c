@@ -320,7 +320,7 @@ static plan random_plan(uint64_t seed)
     plan p = {.nodes    = node_texts[random_below(&seed, COUNT_OF(node_texts))],
               .first    = random_below(&seed, RANKS),
               .is_tidy  = random_below(&seed, 2) == 0,
-              .deadline = 1.0 * FERRY_TEST_PATIENCE,
+              .deadline = 2.5 * FERRY_TEST_PATIENCE,
               .n_harmed = MOST_HARMED};
     for (int h = 0; h < MOST_HARMED; h++) {
         /* Half of them the root, which makes many messages; others make few. */

@@ -149,7 +149,8 @@ class Hosts:
             env = environment(RANK=r, WORLD_SIZE=n, MASTER_ADDR=self.address(0), MASTER_PORT=PORT,
                               FERRY_SECRET="a secret", UCX_TLS="tcp,self", UCX_LOG_LEVEL="fatal",
                               LD_LIBRARY_PATH=os.environ.get("LD_LIBRARY_PATH"),
-                              **{"FERRY_DEADLINE": DEADLINE, **variables})
+                              **{"FERRY_DEADLINE": DEADLINE,
+                                 "FERRY_JOIN_LIMIT": 20 * options.patience, **variables})
             own = steps(r) if callable(steps) else steps
             # nsenter with -p has a child in the other namespace; its signals do not pass through.
             world.add(r, own, env, command=host.command(options.rank))
