@@ -12,8 +12,9 @@ static ferry_status check_length(const char *name, const ferry_buffer *old_buffe
 {
     if (new_buffer == NULL || new_buffer->bytes != old_buffer->bytes) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s cannot be bound to %llu bytes: it has %llu, and pairs stay pairs", name,
-                       (unsigned long long)(new_buffer == NULL ? 0 : new_buffer->bytes),
+                       "tensor \"%s\" cannot be bound to %llu bytes: it has %llu, and pairs stay "
+                       "pairs",
+                       name, (unsigned long long)(new_buffer == NULL ? 0 : new_buffer->bytes),
                        (unsigned long long)old_buffer->bytes);
     }
     if (new_buffer->kind != FERRY_MEMORY_HOST) {

@@ -234,8 +234,11 @@ bool fp_view_torch(PyObject *tensor, const char *name, fp_view *view)
         }
     }
     if (view->base == NULL && view->bytes != 0) {
+        bool is_fake = PyObject_HasAttrString(tensor, "fake_mode") != 0;
         fp_raise_format(FERRY_ERR_INVALID_INPUT,
-                        "%s has a shape, but its memory was freed: allocate it again",
+                        is_fake ? "%s is a fake tensor, which has a shape and never had memory: "
+                                  "make it outside of its FakeTensorMode"
+                                : "%s has a shape, but its memory was freed: allocate it again",
                         FP_CALLED(name));
         return false;
     }

@@ -20,12 +20,12 @@ def is_there():
 
 @unittest.skipUnless(is_there(), "megatron-core is not installed")
 class Torchrun(unittest.TestCase):
-    def run_with(self, n):
+    def run_with(self, n, program="megatron_refit.py"):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
-                   "--nproc-per-node", str(n), os.path.join(HERE, "megatron_refit.py")]
+                   "--nproc-per-node", str(n), os.path.join(HERE, program)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=240, env=dict(os.environ, OMP_NUM_THREADS="1"))
-        said = re.findall(r"rank (\d): (\d+) checks, failed: (.*)", done.stdout)
+        said = re.findall(r"rank (\d): (\d+) (?:checks|tensors), (?:failed|wrong): (.*)", done.stdout)
         self.assertEqual(done.returncode, 0, done.stdout[-6000:])
         self.assertEqual(sorted(one[0] for one in said), [str(rank) for rank in range(n)])
         for rank, n_checks, failed in said:
@@ -37,6 +37,9 @@ class Torchrun(unittest.TestCase):
 
     def test_four_processes(self):
         self.run_with(4)
+
+    def test_experts_that_are_modules(self):
+        self.run_with(4, "megatron_experts.py")
 
 
 class WithoutThePackage(unittest.TestCase):

@@ -158,6 +158,29 @@ def experts_of(rank, size, ways):
 
 
 @unittest.skipIf(torch is None, "torch is not installed")
+class NoMemory(unittest.TestCase):
+    """Tensors that have a shape and nothing behind it are told apart from those that were freed."""
+
+    def test_fake_and_meta(self):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        fake = FakeTensorMode()
+        plain = torch.zeros(4, 6)
+        for made, kind, sentence in (
+            (fake.from_tensor(plain), ferry.InvalidInput, "fake"),
+            (torch.nn.Parameter(fake.from_tensor(plain)), ferry.InvalidInput, "fake"),
+            (torch.zeros(4, 6, device="meta"), ferry.Unsupported, "device meta"),
+            (torch.nn.Linear(6, 4, device="meta").weight, ferry.Unsupported, "device meta"),
+            (plain.to_sparse(), ferry.InvalidInput, "sparse"),
+        ):
+            for sides in (({"w": made}, {"w": plain}), ({"w": plain}, {"w": made})):
+                with self.subTest(sentence):
+                    with self.assertRaisesRegex(kind, '"w".*' + sentence) as caught:
+                        ferry.refit(*sides, spec((4, 6)))
+                    self.assertEqual(caught.exception.tensor, "w")
+
+
+@unittest.skipIf(torch is None, "torch is not installed")
 class Replaced(unittest.TestCase):
     def test_what_happens_to_memory(self):
         for is_strided in (False, True):

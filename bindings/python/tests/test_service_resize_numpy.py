@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import unittest
+from typing import Callable
 
 import ferry
+from support import run_ranks
 
 try:
     import numpy as np
@@ -73,6 +75,73 @@ class Resized(unittest.TestCase):
         self.service.register_receive(1, np.zeros((0, 4)), 0, None, 0)
         self.service.schedule()
         self.service.run()
+
+
+def moved(rank: int, size: int) -> list:
+    """The array of one rank goes elsewhere: all hear of it, whatever they call, and go on after."""
+    service = ferry.RemoteCopyService()
+    service.init("OFF")
+    said = []
+
+    def arrays() -> tuple:
+        return np.full(1 << 12, rank + 1, np.uint8), np.zeros(1 << 12, np.uint8)
+
+    def register(source: np.ndarray, destination: np.ndarray) -> None:
+        service.clear_requests()
+        service.register_send(1, source, 0, None, (rank + 1) % size, name="trainer.w")
+        service.register_receive(1, destination, 0, None, (rank - 1) % size, name="engine.w")
+
+    def hear(call: Callable[[], object]) -> None:
+        try:
+            call()
+            said.append("passed")
+        except ferry.InvalidInput as error:
+            said.append((error.tensor, 1 in error.ranks or rank == 1))
+
+    for side, name in ((0, "trainer.w"), (1, "engine.w")):
+        for way in ("run", "start", "test", "schedule"):
+            both = arrays()
+            register(*both)
+            if way != "schedule":
+                service.schedule()
+                service.run()
+            if rank == 1:
+                both[side].resize(1 << 20, refcheck=False)
+            hear({"run": service.run, "start": lambda: service.start().wait(),
+                  "schedule": service.schedule, "test": lambda: until_done(service.start())}[way])
+            assert said[-1] == (name, True), (way, said)
+            ferry.world().check()
+            both = arrays()
+            register(*both)
+            service.schedule()
+            service.run()
+            assert (both[1] == (rank - 1) % size + 1).all()
+    spec = {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [64], "dtype": "u8"}],
+            "source": {"mesh": [], "rules": [{"match": "*"}]},
+            "destination": {"mesh": [["dp", size]], "rules": [{"match": "*"}]}}
+    source, target = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8)
+    service.clear_requests()
+    service.bind(ferry.plan(spec), {"w": source} if rank == 0 else {}, {"w": target})
+    service.schedule()
+    for wrong in ({"w": np.zeros(63, np.uint8)}, {"w": np.zeros(16, np.float32)}, {"w": (target, target)}):
+        other = np.zeros(64, np.uint8)
+        hear(lambda: service.rebind({}, wrong if rank == 1 else {"w": other}))
+        assert said[-1][0] == "w", said
+        service.run()
+        assert (target == np.arange(64)).all() and not other.any()
+    service.finalize()
+    return [one[1] for one in said]
+
+
+def until_done(request: ferry._ferry.Request) -> None:
+    while not request.test():
+        pass
+
+
+class Ranks(unittest.TestCase):
+    def test_one_rank_of_three(self) -> None:
+        for said in run_ranks(moved, 3):
+            self.assertEqual(said, [True] * 11)
 
 
 if __name__ == "__main__":

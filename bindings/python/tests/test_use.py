@@ -12,12 +12,13 @@ import pickle
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
 import ferry
 from ferry import _ferry
-from support import run_ranks
+from support import free_port, run_ranks
 
 SIDE = {"mesh": [], "rules": [{"match": "*"}]}
 SPEC = {"format": "ferry.spec/1", "source": SIDE, "destination": SIDE,
@@ -104,6 +105,38 @@ class Signatures(unittest.TestCase):
 def subprocess_help(name):
     return subprocess.run([sys.executable, "-c", "import ferry; help(ferry.%s)" % name],
                           stdout=subprocess.PIPE, text=True, timeout=60).stdout
+
+
+class Sentences(unittest.TestCase):
+    def test_a_launcher_that_tells_no_way_to_meet(self):
+        """As srun without PMIx: an error, and no world of one; and what it advises works."""
+        code = "import ferry\ntry:\n    print(ferry.world().size)\n" \
+               "except ferry.InvalidInput as error:\n    print(error)"
+        clean = {name: value for name, value in os.environ.items()
+                 if not name.startswith(("RANK", "WORLD_SIZE", "MASTER_", "PMI", "SLURM", "FERRY_REN"))}
+
+        def said(**variables):
+            return subprocess.run([sys.executable, "-c", code], env=dict(clean, **variables),
+                                  stdout=subprocess.PIPE, text=True, timeout=60).stdout
+
+        for name in ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMI_SIZE"):
+            self.assertRegex(said(**{name: "2"}), name + ' is "2".*srun --mpi=pmix')
+            self.assertEqual(said(**{name: "1"}), "1\n")
+        self.assertEqual(said(SLURM_NTASKS="2", RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
+                              MASTER_PORT=str(free_port())), "1\n")
+
+    def test_a_layout_as_a_dict_is_no_file(self):
+        header = b'{"w": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}'
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.safetensors")
+            with open(path, "wb") as file:
+                file.write(len(header).to_bytes(8, "little") + header + bytes(4))
+            for wrong in ({"mesh": [["tp", 2]]}, {"format": "ferry.layout/1", "mesh": []},
+                          {"format": "ferry.layout/1", "mesh": [["tp", 2]], "rules": [{"match": "v"}]}):
+                with self.assertRaises(ferry.Error) as caught:
+                    ferry.convert(path, wrong, os.path.join(folder, "out"))
+                self.assertNotIn("layout.json", str(caught.exception))
+                self.assertNotIn("ferry-", str(caught.exception))
 
 
 # Two ranks that are threads of this process: whoever keeps the interpreter's lock while it waits
