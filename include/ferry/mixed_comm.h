@@ -214,7 +214,8 @@ FERRY_API ferry_status ferry_mixed_comm_run(ferry_mixed_comm *comm, uint32_t op,
                                             const ferry_mixed_tensor *out, uint32_t mode,
                                             ferry_queue *queue, ferry_error *error);
 
-/* The same, begun: the bytes move within ferry_request_test and ferry_request_wait. One at a time.
+/* The same, begun: the bytes move within ferry_request_test and ferry_request_wait, and while the
+ * rank waits for something else in this world. One at a time.
  */
 FERRY_API ferry_status ferry_mixed_comm_start(ferry_mixed_comm *comm, uint32_t op,
                                               const ferry_mixed_tensor *in,

@@ -136,6 +136,7 @@ typedef struct fy_mixed_request {
     int64_t           worked_ns, looked_ns;
     int64_t           settling_ns; /* since when what it has put is flushed; 0: it is not yet */
     _Atomic bool      cancelled;
+    _Atomic bool      is_moved; /* a thread moves its call on, by its own or another wait */
     ferry_status      status;
     ferry_error       error;
 } fy_mixed_request;
@@ -192,6 +193,9 @@ static inline uint64_t fy_comm_object(const ferry_mixed_comm *comm)
 {
     return fy_joint_object(comm->work.number, 0);
 }
+
+/* comm_run.c: among what the world moves on, under a number that all ranks agreed on. */
+void fy_comm_work_add(ferry_mixed_comm *comm, uint32_t number);
 
 /* comm_create.c */
 bool fy_comm_has_mode(const ferry_mixed_comm *comm, uint32_t mode);

@@ -202,8 +202,7 @@ static ferry_status agree_on_lanes(ferry_mixed_comm *comm, ferry_error *error)
     ferry_status status = fy_merge_numbers(comm->world, all, N, error);
     comm->n_lanes       = (uint32_t)all[LANES].value;
     if (status == FERRY_OK) {
-        comm->work.kind = FY_THING_MIXED;
-        fy_work_add(comm->world, &comm->work, (uint32_t)all[NUMBER].value);
+        fy_comm_work_add(comm, (uint32_t)all[NUMBER].value);
     }
     return status;
 }

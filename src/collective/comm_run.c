@@ -7,6 +7,7 @@
 #include "transport/host.h"
 #include "world/world.h"
 
+#include <sched.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -464,11 +465,23 @@ ferry_status ferry_mixed_comm_select_autotune_mode(ferry_mixed_comm *comm, uint3
  * Requests
  */
 
+/* Who has it moves the call on, and looks at what it has come to. */
+static bool seize(fy_mixed_request *request)
+{
+    return !atomic_exchange_explicit(&request->is_moved, true, memory_order_acquire);
+}
+
+static void let_go(fy_mixed_request *request)
+{
+    atomic_store_explicit(&request->is_moved, false, memory_order_release);
+}
+
 static void close_request(fy_mixed_request *request, ferry_status status)
 {
     ferry_mixed_comm *comm = request->comm;
     request->status        = status;
     request->done          = true;
+    fy_work_start(comm->world, &comm->work, false);
     give_back(comm);
 }
 
@@ -553,6 +566,22 @@ static void end_polled(fy_mixed_request *request)
     close_request(request, status);
 }
 
+static void test_once(fy_mixed_request *request)
+{
+    ferry_mixed_comm *comm = request->comm;
+    driver            d    = {.comm = comm, .n = comm->call.geometry.n_lanes};
+    ferry_status      status;
+    obey_cancel(request);
+    poll_once(request);
+    fy_works_move(comm->world, fy_now_ns() + POLL_NS);
+    status = fy_comm_state(comm, &request->error);
+    if (status != FERRY_OK) {
+        close_request(request, status);
+    } else if (is_over(&d)) {
+        end_polled(request);
+    }
+}
+
 static ferry_status test_request(ferry_request *base, bool *done_out, ferry_error *error)
 {
     fy_mixed_request *request = (fy_mixed_request *)base;
@@ -560,22 +589,16 @@ static ferry_status test_request(ferry_request *base, bool *done_out, ferry_erro
         *done_out = true;
         return FERRY_ERR_MISUSE;
     }
+    *done_out = false;
+    if (!seize(request)) {
+        return FERRY_OK; /* another thread's wait moves it on */
+    }
     if (!request->done) {
-        ferry_mixed_comm *comm = request->comm;
-        driver            d    = {.comm = comm, .n = comm->call.geometry.n_lanes};
-        ferry_status      status;
-        obey_cancel(request);
-        poll_once(request);
-        fy_works_move(comm->world, fy_now_ns() + POLL_NS);
-        status = fy_comm_state(comm, &request->error);
-        if (status != FERRY_OK) {
-            close_request(request, status);
-        } else if (is_over(&d)) {
-            end_polled(request);
-        }
+        test_once(request);
     }
     *done_out = request->done;
-    return request->done ? outcome_of(request, error) : FERRY_OK;
+    let_go(request);
+    return *done_out ? outcome_of(request, error) : FERRY_OK;
 }
 
 static ferry_status wait_request(ferry_request *base, ferry_error *error)
@@ -585,11 +608,42 @@ static ferry_status wait_request(ferry_request *base, ferry_error *error)
     if (status != FERRY_OK) {
         return status;
     }
+    while (!seize(request)) {
+        sched_yield();
+    }
     if (!request->done) {
         obey_cancel(request);
         close_request(request, work_until_over(request->comm, FY_JOINT_MIXED_RUN, &request->error));
     }
+    let_go(request);
     return outcome_of(request, error);
+}
+
+/* From within other waits and tests: see fy_work. Its own test or wait ends it. */
+static void move_on(void *context, int64_t until_ns)
+{
+    ferry_mixed_comm *comm    = context;
+    fy_mixed_request *request = comm->request;
+    (void)until_ns; /* once is short */
+    if (request != NULL && seize(request)) {
+        if (request->is_held && !request->done) {
+            poll_once(request);
+        }
+        let_go(request);
+    }
+}
+
+static int64_t look_again_ns(void *context)
+{
+    (void)context;
+    return POLL_NS;
+}
+
+void fy_comm_work_add(ferry_mixed_comm *comm, uint32_t number)
+{
+    comm->work = (fy_work){
+        .kind = FY_THING_MIXED, .step = move_on, .sleep_ns = look_again_ns, .context = comm};
+    fy_work_add(comm->world, &comm->work, number);
 }
 
 static void cancel_request(ferry_request *base)
@@ -659,15 +713,20 @@ ferry_status ferry_mixed_comm_start(ferry_mixed_comm *comm, uint32_t op,
         return status;
     }
     fy_mixed_request *request = comm->request;
-    request->base.ops         = &request_ops;
-    request->done             = false;
-    request->is_held          = true;
-    request->waits            = false;
-    request->worked_ns        = 0;
-    request->settling_ns      = 0;
+    while (!seize(request)) {
+        sched_yield();
+    }
+    request->base.ops    = &request_ops;
+    request->done        = false;
+    request->is_held     = true;
+    request->waits       = false;
+    request->worked_ns   = 0;
+    request->settling_ns = 0;
     atomic_store(&request->cancelled, false);
     driver d = {.comm = comm, .n = comm->call.geometry.n_lanes};
     work(&d);
+    let_go(request);
+    fy_work_start(comm->world, &comm->work, true);
     *request_out = &request->base;
     return FERRY_OK;
 }
@@ -682,9 +741,11 @@ void fy_comm_release_request(ferry_mixed_comm *comm)
         cancel_request(&request->base);
         wait_request(&request->base, NULL);
     }
+    pthread_mutex_lock(&comm->world->here->stepping); /* nobody moves it on any more */
     request->comm = NULL;
+    comm->request = NULL;
+    pthread_mutex_unlock(&comm->world->here->stepping);
     if (!request->is_held) {
         fy_free(request);
     }
-    comm->request = NULL;
 }

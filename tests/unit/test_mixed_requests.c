@@ -120,6 +120,45 @@ static void test_destroy_under_way(void **state)
     run_shape(&one_node, destroyed_under_way);
 }
 
+/* Calls of two handles, which ranks wait for, or test, in another order. */
+static void crossed(rank_thread *self)
+{
+    ferry_mixed_comm *comms[2];
+    ferry_request    *requests[2];
+    tensors           t[2];
+    for (int i = 0; i < 2; i++) {
+        expect_ok(self, open_handle(self, &comms[i]));
+    }
+    for (int call = 0; call < 20; call++) {
+        for (int i = 0; i < 2; i++) {
+            fill(&t[i], self->rank);
+            expect_ok(self, start_gather(comms[i], &t[i], &requests[i], &self->error));
+        }
+        for (int k = 0; k < 2; k++) {
+            int  i    = self->rank % 2 == 1 ? 1 - k : k;
+            bool done = false;
+            while (call % 2 == 1 && !done) {
+                expect_ok(self, ferry_request_test(requests[i], &done, &self->error));
+            }
+            expect_ok(self, ferry_request_wait(requests[i], &self->error));
+        }
+        for (int i = 0; i < 2; i++) {
+            ferry_request_destroy(requests[i]);
+            expect(self, is_gathered(&t[i]));
+        }
+    }
+    ferry_mixed_comm_destroy(comms[0]);
+    ferry_mixed_comm_destroy(comms[1]);
+}
+
+static void test_crossed(void **state)
+{
+    (void)state;
+    run_shape(&one_node, crossed);
+    run_shape(&two_nodes, crossed);
+    run_shape(&by_puts, crossed);
+}
+
 /* Letters that nobody has taken yet, by the room that they take; and how many ever came. */
 static uint64_t letters_of(ferry_world *world, uint64_t *posted_out)
 {
@@ -170,10 +209,9 @@ static void test_late_answers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_destroy_under_way),
-        cmocka_unit_test(test_late_answers),
+        cmocka_unit_test(test_requests),          cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_destroy_under_way), cmocka_unit_test(test_late_answers),
+        cmocka_unit_test(test_crossed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
