@@ -584,14 +584,19 @@ static void hurt(uint32_t v, int64_t until)
     }
 }
 
-/* False: not all are settled in time. */
+/* False: not all are settled in time. A trap may spring when nobody waits for it any more. */
 static bool await_all(bool ended, int64_t until)
 {
     for (;;) {
         bool all_there = true;
         reap();
         for (uint32_t r = 0; r < the_case.n_ranks; r++) {
-            all_there = all_there && (ended ? children[r].has_ended : is_settled(r));
+            bool stopped = stops_itself(r);
+            if (stopped && ended) {
+                children[r].is_stopped = false;
+                kill(children[r].pid, SIGCONT);
+            }
+            all_there = all_there && (ended ? children[r].has_ended : stopped || is_settled(r));
         }
         if (all_there || now_ms() > until) {
             return all_there;
@@ -727,7 +732,8 @@ int main(int argc, char **argv)
     }
     if (t.is_unavailable) {
         bool is_wrong = is_required("ucx");
-        printf("%s: row %s: the engine ucx cannot run here\n", is_wrong ? "FAILED" : "SKIPPED", row);
+        printf("%s: row %s: the engine ucx cannot run here\n", is_wrong ? "FAILED" : "SKIPPED",
+               row);
         return is_wrong ? 1 : UNAVAILABLE;
     }
     printf(
