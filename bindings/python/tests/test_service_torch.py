@@ -255,7 +255,7 @@ class Tensors(unittest.TestCase):
             self.service.schedule()
             self.service.run()
             step()
-            for call in (self.service.run, self.service.start):
+            for call in (self.service.run, lambda: self.service.start().wait()):
                 with self.assertRaisesRegex(ferry.InvalidInput, "moved or resized") as caught:
                     call()
                 self.assertEqual(caught.exception.tensor, "task %d" % number)
