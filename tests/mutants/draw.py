@@ -128,7 +128,7 @@ class Callers:
                     "unit", "exhaustive", "fault"):
                 ranked.append((distances[program] - 2 * any(w in name for w in near),
                                seconds.get(name, 0.3), name))
-        names = [name for *_, name in sorted(ranked)][:MOST_NEAR]
+        names = [name for *_, name in sorted(ranked)][:int(os.environ.get("NEAR", MOST_NEAR))]
         folder = max((f for f in SUITES if source.startswith(f + "/")), key=len)
         return names + [n for n in SUITES[folder][:int(os.environ.get("SUITES", 9))] if n not in names and n.split()[0] in self.build.tests]
 
@@ -218,10 +218,11 @@ def main():
                             text=True).stdout.split()
     files = {f: [p for p in listed if p.startswith(f + "/") and re.search(options.only, p)] for f in SUITES}
     files = {folder: paths for folder, paths in files.items() if paths}
-    done, n_tries, mutant = 0, 0, None
+    done, n_tries, n_files, mutant = 0, 0, 0, None
     while done < options.count:
         if n_tries % (2 * IN_A_ROW) == 0 or done % IN_A_ROW == 0 and mutant is not None:
-            folder = sorted(files)[n_tries % len(files)]
+            n_files += 1
+            folder = sorted(files)[n_files % len(files)]
             path = draw.choices(files[folder], [os.path.getsize(ROOT / f) for f in files[folder]])[0]
         n_tries += 1
         mutant = draw_one(draw, judge, taken, path)
