@@ -24,7 +24,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ferry-config.cmake
 
 # The man pages are the --help texts, so the two cannot disagree.
 set(FERRY_MAN_PAGES)
-foreach(command "" plan run reshard inspect verify launch bench tune info)
+foreach(command "" plan draw run reshard inspect verify launch bench tune info completion)
     set(page ferry)
     if(command)
         set(page ferry-${command})
@@ -37,4 +37,19 @@ foreach(command "" plan run reshard inspect verify launch bench tune info)
     list(APPEND FERRY_MAN_PAGES ${output})
 endforeach()
 add_custom_target(man ALL DEPENDS ${FERRY_MAN_PAGES})
+
+# So are the scripts with which shells complete the command.
+set(FERRY_COMPLETIONS ${CMAKE_CURRENT_BINARY_DIR}/completions)
+add_custom_command(OUTPUT ${FERRY_COMPLETIONS}/ferry
+                          ${FERRY_COMPLETIONS}/_ferry
+                          ${FERRY_COMPLETIONS}/ferry.fish
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${FERRY_COMPLETIONS}
+    COMMAND $<TARGET_FILE:ferry> completion bash > ${FERRY_COMPLETIONS}/ferry
+    COMMAND $<TARGET_FILE:ferry> completion zsh > ${FERRY_COMPLETIONS}/_ferry
+    COMMAND $<TARGET_FILE:ferry> completion fish > ${FERRY_COMPLETIONS}/ferry.fish
+    DEPENDS ferry VERBATIM)
+add_custom_target(completions ALL DEPENDS ${FERRY_COMPLETIONS}/ferry)
+install(FILES ${FERRY_COMPLETIONS}/ferry DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${FERRY_COMPLETIONS}/_ferry DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+install(FILES ${FERRY_COMPLETIONS}/ferry.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 install(FILES ${FERRY_MAN_PAGES} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

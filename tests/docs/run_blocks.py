@@ -224,7 +224,7 @@ class Help:
 
     def __init__(self, ferry):
         self.ferry = ferry
-        overview = self._ask("--help").partition("Commands:")[2]
+        overview = self._ask("--help").partition("\nOptions:\n")[0]
         self.subcommands = set(re.findall(r"^  (\S+)", overview, re.MULTILINE))
         self._options = {}
 

@@ -9,33 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int fail_option(const char *name, int option, char **argv)
-{
-    /* getopt goes through "-xy" letter by letter, and is past the word only behind its last. */
-    bool        is_short = optopt > 0 && optopt < 128;
-    const char  letter[] = {'-', (char)optopt, '\0'};
-    const char *word     = is_short ? letter : argv[optind - 1];
-    return option == ':' ? fail_usage(name, "%s needs a value", word)
-           : !is_short && strchr(word, '=') != NULL && optopt != 0
-               ? fail_usage(name, "%s: the option takes no value", word)
-               : fail_usage(name, "%s is an unknown option", word);
-}
-
-int parse_options(const char *name, int argc, char **argv, const struct option *options,
-                  apply_option_fn apply, void *request)
-{
-    int option, status = EXIT_DONE;
-    optind = 1;
-    opterr = 0;
-    while (status == EXIT_DONE && (option = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        if (option == ':' || option == '?') {
-            return fail_option(name, option, argv);
-        }
-        status = apply(option, request);
-    }
-    return status;
-}
-
 int parse_count(const char *name, const char *option, const char *text, uint32_t most,
                 uint32_t *value_out)
 {

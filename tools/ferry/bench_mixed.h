@@ -69,22 +69,6 @@ enum {
     MIXED_OPT_TUNE_FILE
 };
 
-#define MIXED_LONG_OPTIONS                                                                         \
-    {"nodes", required_argument, NULL, MIXED_OPT_NODES},                                           \
-        {"local-tp", required_argument, NULL, MIXED_OPT_LOCAL_TP},                                 \
-        {"local-dp", required_argument, NULL, MIXED_OPT_LOCAL_DP},                                 \
-        {"inter-tp", required_argument, NULL, MIXED_OPT_INTER_TP},                                 \
-        {"inter-dp", required_argument, NULL, MIXED_OPT_INTER_DP},                                 \
-        {"dtype", required_argument, NULL, MIXED_OPT_DTYPE},                                       \
-        {"grid", required_argument, NULL, MIXED_OPT_GRID},                                         \
-        {"max-block", required_argument, NULL, MIXED_OPT_MAX_BLOCK},                               \
-        {"min-block", required_argument, NULL, MIXED_OPT_MIN_BLOCK},                               \
-        {"min-steps", required_argument, NULL, MIXED_OPT_MIN_STEPS},                               \
-        {"deterministic", no_argument, NULL, MIXED_OPT_DETERMINISTIC},                             \
-    {                                                                                              \
-        "started", no_argument, NULL, MIXED_OPT_STARTED                                            \
-    }
-
 /* EXIT_DONE, or EXIT_USAGE after a sentence on stderr. */
 int mixed_apply_option(int option, mixed_request *r);
 

@@ -1,13 +1,12 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "arguments.h"
 #include "bench.h"
 #include "commands.h"
 #include "json_text.h"
 #include "launch.h"
 #include "machine_text.h"
+#include "options.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,52 +19,7 @@ static const char help[] =
     "  transport           puts, gets, signals and barriers between ranks on this machine\n"
     "  copy                the rate of copying in memory, the limit of all engines here\n"
     "  pack                copies between shapes and types, next to one of contiguous memory\n"
-    "  mixed               the mixed collectives: sums and concatenations over ranks and nodes\n"
-    "\n"
-    "Options:\n"
-    "  --json              print ferry.bench/1 for machines\n"
-    "  --seconds S         of measuring for each line; default 0.1\n"
-    "  --help              this text\n"
-    "\n"
-    "Of the transport:\n"
-    "  --ranks N           how many ranks to start; default 2. Ranks 0 and 1 measure, all take\n"
-    "                      part in the barrier and have 64 MiB, or less if no size is so long\n"
-    "  --transport ENGINE  the engine, such as shm or ucx, with wrappers such as strict:shm; "
-    "the\n"
-    "                      default is the best for each pair\n"
-    "  --sizes RANGE       A:B: sizes in bytes from A on, doubled up to B, of all tables; K, M\n"
-    "                      and G are KiB, MiB and GiB\n"
-    "  --join              start no ranks: be one of a world that mpirun, srun or another\n"
-    "                      launcher has started. With RANK and WORLD_SIZE in the environment,\n"
-    "                      as under ferry launch, this is so by itself\n"
-    "\n"
-    "Of mixed:\n"
-    "  --ranks, --transport and --join as above; with inproc the ranks are threads. The default\n"
-    "  is as many ranks as the sizes below multiply to, or 2\n"
-    "  --sizes RANGE       A:B: bytes of the local piece, doubled; default 8K:64M\n"
-    "  --nodes N           spread the ranks over N nodes, whatever machines they are on; default\n"
-    "                      as --inter-tp and --inter-dp ask for, or as they are\n"
-    "  --local-tp N        tensor-parallel ranks of a node (they sum), and\n"
-    "  --local-dp N        data-parallel ones (they concatenate); without either all sum\n"
-    "  --inter-tp N        the same of nodes\n"
-    "  --inter-dp N\n"
-    "  --dtype TYPE        f16, bf16 (default) or f32\n"
-    "  --op NAME           one operation, such as all-reduce; default all that there are\n"
-    "  --mode NAME         one mode, such as fused-waits-multicast; default all that there are;\n"
-    "                      or default, or autotune\n"
-    "  --check             check every element of every result; -c is the same\n"
-    "  --counts            print what a call moves, and how often it waits\n"
-    "  --deterministic     one tree of sums, whatever mode and size\n"
-    "  --grid N            lanes of each rank\n"
-    "  --max-block N       the longest block, in lines of 64 bytes\n"
-    "  --min-block N       the shortest of a message of several steps; default 256\n"
-    "  --min-steps N       of a message whose blocks are the longest; default 4\n"
-    "  --autotune          measure first, and add the mode autotune to the table\n"
-    "  --tune-file FILE    the same with what ferry tune has saved\n"
-    "\n"
-    "Of pack:\n"
-    "  --threads N         how many threads share each copy; default 1\n"
-    "  --sizes RANGE       A:B: lengths of rows in bytes, powers of two up to 64K\n";
+    "  mixed               the mixed collectives: sums and concatenations over ranks and nodes\n";
 
 static const char more_help[] =
     "\n"
@@ -108,22 +62,67 @@ static const char more_help[] =
 
 enum { OPT_JSON = 256, OPT_SECONDS, OPT_RANKS, OPT_TRANSPORT, OPT_SIZES, OPT_JOIN, OPT_THREADS };
 
-static const struct option long_options[] = {
-    {"json", no_argument, NULL, OPT_JSON},
-    {"seconds", required_argument, NULL, OPT_SECONDS},
-    {"ranks", required_argument, NULL, OPT_RANKS},
-    {"transport", required_argument, NULL, OPT_TRANSPORT},
-    {"sizes", required_argument, NULL, OPT_SIZES},
-    {"join", no_argument, NULL, OPT_JOIN},
-    {"threads", required_argument, NULL, OPT_THREADS},
-    {"op", required_argument, NULL, MIXED_OPT_OP},
-    {"mode", required_argument, NULL, MIXED_OPT_MODE},
-    {"check", no_argument, NULL, MIXED_OPT_CHECK},
-    {"counts", no_argument, NULL, MIXED_OPT_COUNTS},
-    {"autotune", no_argument, NULL, MIXED_OPT_AUTOTUNE},
-    {"tune-file", required_argument, NULL, MIXED_OPT_TUNE_FILE},
-    MIXED_LONG_OPTIONS,
-    {NULL, 0, NULL, 0}};
+static const option_row rows[] = {
+    OPTION("json", NULL, OPT_JSON, "print ferry.bench/1 for machines"),
+    OPTION("seconds", "S", OPT_SECONDS, "of measuring for each line; default 0.1"),
+    OPTION_HEADING("Of the transport"),
+    OPTION(
+        "ranks", "N", OPT_RANKS,
+        "how many ranks to start; default 2. Ranks 0 and 1 measure, all take part in the barrier "
+        "and have 64 MiB, or less if no size is so long"),
+    OPTION_WORDS(
+        "shm ucx inproc", "transport", "ENGINE", OPT_TRANSPORT,
+        "the engine, such as shm or ucx, with wrappers such as strict:shm; the default is the best "
+        "for each pair"),
+    OPTION("sizes", "RANGE", OPT_SIZES,
+           "A:B: sizes in bytes from A on, doubled up to B, of all tables; K, M and G are KiB, MiB "
+           "and "
+           "GiB"),
+    OPTION(
+        "join", NULL, OPT_JOIN,
+        "start no ranks: be one of a world that mpirun, srun or another launcher has started. With "
+        "RANK and WORLD_SIZE in the environment, as under ferry launch, this is so by itself"),
+    OPTION_HEADING("Of mixed"),
+    OPTION_NOTE("  --ranks, --transport and --join as above; with inproc the ranks are threads. "
+                "The default\n"
+                "  is as many ranks as the sizes below multiply to, or 2\n"),
+    OPTION("sizes", "RANGE", OPT_SIZES, "A:B: bytes of the local piece, doubled; default 8K:64M"),
+    OPTION(
+        "nodes", "N", MIXED_OPT_NODES,
+        "spread the ranks over N nodes, whatever machines they are on; default as --inter-tp and "
+        "--inter-dp ask for, or as they are"),
+    OPTION("local-tp", "N", MIXED_OPT_LOCAL_TP, "tensor-parallel ranks of a node: they sum"),
+    OPTION("local-dp", "N", MIXED_OPT_LOCAL_DP,
+           "data-parallel ranks of a node: they concatenate; without either all sum"),
+    OPTION("inter-tp", "N", MIXED_OPT_INTER_TP, "tensor-parallel nodes"),
+    OPTION("inter-dp", "N", MIXED_OPT_INTER_DP, "data-parallel nodes"),
+    OPTION_WORDS("f16 bf16 f32", "dtype", "TYPE", MIXED_OPT_DTYPE, "f16, bf16 (default) or f32"),
+    OPTION("op", "NAME", MIXED_OPT_OP,
+           "one operation, such as all-reduce; default all that there are"),
+    OPTION("mode", "NAME", MIXED_OPT_MODE,
+           "one mode, such as fused-waits-multicast; default all that there are; or default, or "
+           "autotune"),
+    {.name   = "check",
+     .id     = MIXED_OPT_CHECK,
+     .letter = 'c',
+     .text   = "check every element of every result; -c is the same"},
+    OPTION("counts", NULL, MIXED_OPT_COUNTS, "print what a call moves, and how often it waits"),
+    OPTION("deterministic", NULL, MIXED_OPT_DETERMINISTIC,
+           "one tree of sums, whatever mode and size"),
+    OPTION("grid", "N", MIXED_OPT_GRID, "lanes of each rank"),
+    OPTION("max-block", "N", MIXED_OPT_MAX_BLOCK, "the longest block, in lines of 64 bytes"),
+    OPTION("min-block", "N", MIXED_OPT_MIN_BLOCK,
+           "the shortest of a message of several steps; default 256"),
+    OPTION("min-steps", "N", MIXED_OPT_MIN_STEPS,
+           "of a message whose blocks are the longest; default 4"),
+    OPTION("autotune", NULL, MIXED_OPT_AUTOTUNE,
+           "measure first, and add the mode autotune to the table"),
+    OPTION("tune-file", "FILE", MIXED_OPT_TUNE_FILE, "the same with what ferry tune has saved"),
+    OPTION_HEADING("Of pack"),
+    OPTION("threads", "N", OPT_THREADS, "how many threads share each copy; default 1"),
+    OPTION("sizes", "RANGE", OPT_SIZES, "A:B: lengths of rows in bytes, powers of two up to 64K"),
+    OPTION_HIDDEN("started", MIXED_OPT_STARTED),
+    OPTION_END};
 
 int bench_copy(const bench_request *request)
 {
@@ -223,8 +222,9 @@ static int parse_seconds(const char *text, bench_request *r)
     return EXIT_DONE;
 }
 
-static int apply_option(int option, bench_request *r)
+static int apply_option(int option, void *request)
 {
+    bench_request *r = request;
     switch (option) {
     case OPT_JSON:
         r->json = true;
@@ -244,23 +244,15 @@ static int apply_option(int option, bench_request *r)
         r->join = true;
         return EXIT_DONE;
     default:
-        return mixed_apply_option(option == 'c' ? MIXED_OPT_CHECK : option, &r->mixed);
+        return mixed_apply_option(option, &r->mixed);
     }
 }
 
 static int parse(int argc, char **argv, bench_request *r)
 {
-    int option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, ":c", long_options, NULL)) != -1) {
-        if (option == ':' || option == '?') {
-            return fail_option("bench", option, argv);
-        }
-        int status = apply_option(option, r);
-        if (status != EXIT_DONE) {
-            return status;
-        }
+    int status = parse_options(&command_bench, argc, argv, apply_option, r);
+    if (status != EXIT_DONE) {
+        return status;
     }
     if (optind + 1 < argc) {
         return fail_usage("bench", "there is more than one name");
@@ -378,7 +370,9 @@ static int run(int argc, char **argv)
 }
 
 const command command_bench = {.name      = "bench",
+                               .group     = "Ranks and machines",
                                .summary   = "measure transports, collectives and memory here",
                                .help      = help,
+                               .options   = rows,
                                .more_help = more_help,
                                .run       = run};

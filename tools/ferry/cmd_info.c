@@ -1,12 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "arguments.h"
 #include "commands.h"
 #include "json_text.h"
 #include "machine_text.h"
+#include "options.h"
 
 #include <ferry/ferry.h>
 
-#include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,15 +15,23 @@ static const char help[] =
     "\n"
     "Prints what ferry can do here: the version, the engines and why one is missing, the limits\n"
     "of this machine, and every FERRY_* variable with its value and meaning. The rate of copying\n"
-    "in memory is measured, which takes about half a second.\n"
-    "\n"
-    "Options:\n"
-    "  --json              print ferry.info/1 for machines\n"
-    "  --no-measure        measure nothing\n"
-    "  --help              this text\n"
+    "in memory is measured, which takes about half a second.\n";
+
+static const char more_help[] =
     "\n"
     "Exit status:\n"
     "  0 done, 1 the work failed (one sentence on stderr), 2 wrong usage\n";
+
+typedef struct info_request {
+    bool json;
+    bool measure;
+} info_request;
+
+enum { OPT_JSON = 256, OPT_NO_MEASURE };
+
+static const option_row rows[] = {OPTION("json", NULL, OPT_JSON, "print ferry.info/1 for machines"),
+                                  OPTION("no-measure", NULL, OPT_NO_MEASURE, "measure nothing"),
+                                  OPTION_END};
 
 static const double MEASURE_SECONDS = 0.5;
 
@@ -153,35 +160,37 @@ static ferry_status print_json(const ferry_machine *machine, ferry_error *error)
     return status;
 }
 
+static int apply_option(int option, void *request)
+{
+    info_request *r = request;
+    r->json         = r->json || option == OPT_JSON;
+    r->measure      = r->measure && option != OPT_NO_MEASURE;
+    return EXIT_DONE;
+}
+
 static int run(int argc, char **argv)
 {
-    static const struct option long_options[] = {{"json", no_argument, NULL, 'j'},
-                                                 {"no-measure", no_argument, NULL, 'n'},
-                                                 {NULL, 0, NULL, 0}};
-    ferry_error                error;
-    ferry_machine              machine = FERRY_MACHINE_INIT;
-    bool                       json = false, measure = true;
-    int                        option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
-        if (option == '?' || option == ':') {
-            return fail_option("info", option, argv);
-        }
-        json    = json || option == 'j';
-        measure = measure && option != 'n';
+    ferry_error   error;
+    ferry_machine machine = FERRY_MACHINE_INIT;
+    info_request  r       = {.measure = true};
+    int           parsed  = parse_options(&command_info, argc, argv, apply_option, &r);
+    if (parsed != EXIT_DONE) {
+        return parsed;
     }
     if (optind < argc) {
         return fail_usage("info", "takes no arguments, such as \"%s\"", argv[optind]);
     }
-    ferry_status status = ferry_machine_probe(measure ? MEASURE_SECONDS : 0, &machine, &error);
+    ferry_status status = ferry_machine_probe(r.measure ? MEASURE_SECONDS : 0, &machine, &error);
     if (status == FERRY_OK) {
-        status = json ? print_json(&machine, &error) : print_text(&machine, &error);
+        status = r.json ? print_json(&machine, &error) : print_text(&machine, &error);
     }
     return status == FERRY_OK ? EXIT_DONE : fail("info", error.message);
 }
 
-const command command_info = {.name    = "info",
-                              .summary = "engines, limits of this machine, and settings",
-                              .help    = help,
-                              .run     = run};
+const command command_info = {.name      = "info",
+                              .group     = "Ranks and machines",
+                              .summary   = "engines, limits of this machine, and settings",
+                              .help      = help,
+                              .options   = rows,
+                              .more_help = more_help,
+                              .run       = run};

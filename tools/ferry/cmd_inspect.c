@@ -3,6 +3,7 @@
 #include "checkpoint_text.h"
 #include "commands.h"
 #include "inspect.h"
+#include "options.h"
 #include "plan.h"
 
 #include <stdio.h>
@@ -13,14 +14,12 @@ static const char help[] =
     "Usage: ferry inspect [OPTION]... PATH\n"
     "\n"
     "Prints what a checkpoint or a plan holds. PATH is a checkpoint (a safetensors file, an index\n"
-    "file, a folder of either, or a sharded folder with its ferry.layout.json), a plan that was\n"
+    "file, a folder of either, or a sharded folder with its ferry.layout.json), a plan that was\n";
+
+static const char more_help[] =
+    "\n"
     "saved with ferry plan --save, or a ferry.spec/1 file. Of checkpoints only headers are read:\n"
     "they are checked against each other and against the sizes of the files.\n"
-    "\n"
-    "Options:\n"
-    "  --tensors           a line for each tensor, not for each group of them\n"
-    "  --json              print ferry.inspect/1 for machines, with all tensors\n"
-    "  --help              this text\n"
     "\n"
     "What is printed:\n"
     "  Files, tensors, types, and of a sharded checkpoint its layout. Tensors of one shape and\n"
@@ -50,9 +49,10 @@ typedef struct inspect_request {
 
 enum { OPT_JSON = 256, OPT_TENSORS };
 
-static const struct option long_options[] = {{"json", no_argument, NULL, OPT_JSON},
-                                             {"tensors", no_argument, NULL, OPT_TENSORS},
-                                             {NULL, 0, NULL, 0}};
+static const option_row rows[] = {
+    OPTION("tensors", NULL, OPT_TENSORS, "a line for each tensor, not for each group of them"),
+    OPTION("json", NULL, OPT_JSON, "print ferry.inspect/1 for machines, with all tensors"),
+    OPTION_END};
 
 static int apply_option(int option, void *request)
 {
@@ -188,7 +188,7 @@ static int run(int argc, char **argv)
 {
     inspect_request r = {.path = NULL};
     ferry_error     error;
-    int             status = parse_options("inspect", argc, argv, long_options, apply_option, &r);
+    int             status = parse_options(&command_inspect, argc, argv, apply_option, &r);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -203,5 +203,10 @@ static int run(int argc, char **argv)
     return EXIT_DONE;
 }
 
-const command command_inspect = {
-    .name = "inspect", .summary = "what a checkpoint or plan holds", .help = help, .run = run};
+const command command_inspect = {.name      = "inspect",
+                                 .group     = "Checkpoints",
+                                 .summary   = "what a checkpoint or plan holds",
+                                 .help      = help,
+                                 .options   = rows,
+                                 .more_help = more_help,
+                                 .run       = run};

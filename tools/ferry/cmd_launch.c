@@ -18,30 +18,9 @@ static const char help[] =
     "\n"
     "Starts N ranks of a program on this machine, waits for them, and exits with the status of\n"
     "the first that fails. When one fails, all others are ended. Nothing is left behind: whatever\n"
-    "a rank has started in its process group ends with it, also when the launcher is killed.\n"
-    "\n"
-    "Options:\n"
-    "  -n N                how many ranks to start here\n"
-    "  --tag               put [rank] before every line of output; without it, the ranks write\n"
-    "                      to the launcher's own output\n"
-    "  --grace SECONDS     time between SIGTERM and SIGKILL when all are ended; default 5\n"
-    "  --nodes NODES       treat the ranks as so many nodes (2), or as nodes of these sizes "
-    "(3,5):\n"
-    "                      sets FERRY_NODES\n"
-    "  --transport ENGINE  the engine that carries bytes: sets FERRY_TRANSPORT\n"
-    "  --deadline SECONDS  how long a rank may show no sign of life: sets FERRY_DEADLINE\n"
-    "  --join-limit SECONDS\n"
-    "                      how long the ranks wait for each other at the start: sets\n"
-    "                      FERRY_JOIN_LIMIT\n"
-    "  --help              this text\n"
-    "\n"
-    "Several hosts:\n"
-    "  On each host a launcher starts its part. FERRY_SECRET must be set to the same everywhere,\n"
-    "  or anybody who reaches the port can join.\n"
-    "\n"
-    "  --master ADDRESS    HOST:PORT: where rank 0 runs, and a port that is free there\n"
-    "  --world N           how many ranks there are on all hosts\n"
-    "  --first-rank R      the first of those that start here; default 0\n"
+    "a rank has started in its process group ends with it, also when the launcher is killed.\n";
+
+static const char more_help[] =
     "\n"
     "What a rank finds:\n"
     "  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun\n"
@@ -208,8 +187,11 @@ static int run(int argc, char **argv)
     return status == EXIT_DONE ? launch(&request) : status;
 }
 
-const command command_launch = {.name    = "launch",
-                                .summary = "start the ranks of a program on this machine",
-                                .help    = help,
-                                .n_own   = launch_own_arguments,
-                                .run     = run};
+const command command_launch = {.name           = "launch",
+                                .group          = "Ranks and machines",
+                                .summary        = "start the ranks of a program on this machine",
+                                .help           = help,
+                                .options        = launch_option_rows,
+                                .more_help      = more_help,
+                                .starts_program = true,
+                                .run            = run};

@@ -17,52 +17,9 @@ static const char help[] =
     "needed: a plan of 16,384 ranks is made on a laptop.\n"
     "\n"
     "Without options it prints a table: the bytes that travel and stay, the busiest ranks, how\n"
-    "well the senders share the work, and the bound that no plan without relays can beat.\n"
-    "\n"
-    "Options:\n"
-    "  --json              print ferry.plan/1 for machines, streamed\n"
-    "  --summary           leave the moves and batches out of --json\n"
-    "  --rank R            only the moves and batches that rank R sends or receives; ids stay the\n"
-    "                      same\n"
-    "  --replica POLICY    how to choose among ranks that hold the same bytes: balanced\n"
-    "                      (default), so that the busiest sender sends as little as possible, or\n"
-    "                      seed, the rule of the reference planner\n"
-    "  --subset PATTERN    only destination tensors whose names fit (* any text, ? one byte)\n"
-    "  --without RANKS     plan again after RANKS (3,7) were lost: nothing comes from them or "
-    "goes\n"
-    "                      to them. Status 1 if something is wanted that only they held\n"
-    "  --prove             check the whole printed plan against the spec, with a slow reference\n"
-    "                      that shares no code with the planner; status 1 if a single element is\n"
-    "                      wrong\n"
-    "  --save FILE         write the plan's input and digest to FILE: the form to cache\n"
-    "  --schedule[=RULE]   say in which round everything travels, and predict how long it takes\n"
-    "                      on the spec's cluster; see below\n"
-    "  --trace FILE        the same, and write its timeline to FILE: a Chrome trace, which opens\n"
-    "                      in Perfetto. FILE is replaced when the trace is complete\n"
-    "  --help              this text\n"
-    "\n"
-    "A schedule:\n"
-    "  Moves are cut into segments, segments for one receiver fill batches, and batches get\n"
-    "  rounds in which a rank sends at most one and receives at most one. Ranks do not wait for\n"
-    "  each other between rounds. RULE is one of\n"
-    "\n"
-    "  optimal             (default) as many rounds as the busiest rank has batches, which no\n"
-    "                      schedule can beat, and batches of sizes that keep the ranks busy; what\n"
-    "                      several ranks want may be passed on by those that have it\n"
-    "  first-fit           each batch in the first round that is free, by sender and receiver: "
-    "the\n"
-    "                      rule of the reference scheduler\n"
-    "  first-fit-half      the same where a rank takes part in one batch of a round; implies\n"
-    "                      --duplex half\n"
-    "\n"
-    "  These go with --schedule or --trace:\n"
-    "\n"
-    "  --duplex MODE       full (default) if a rank can send and receive at once, or half\n"
-    "  --slot-bytes N      the most bytes of a batch, at least an element's: a number, or one "
-    "with\n"
-    "                      K, M or G for KiB, MiB or GiB; default 16M\n"
-    "  --max-tasks N       the most segments of a batch; default 10000\n"
-    "  --no-relays         nothing is passed on: every byte comes from its move's own sender\n"
+    "well the senders share the work, and the bound that no plan without relays can beat.\n";
+
+static const char more_help[] =
     "\n"
     "Exit status:\n"
     "  0 done, 1 the work failed (one sentence on stderr), 2 wrong usage\n"
@@ -240,7 +197,10 @@ static int run(int argc, char **argv)
     return status;
 }
 
-const command command_plan = {.name    = "plan",
-                              .summary = "plan a move between two layouts, and predict it",
-                              .help    = help,
-                              .run     = run};
+const command command_plan = {.name      = "plan",
+                              .group     = "Plan and move",
+                              .summary   = "plan a move between two layouts, and predict it",
+                              .help      = help,
+                              .options   = plan_option_rows,
+                              .more_help = more_help,
+                              .run       = run};

@@ -13,26 +13,9 @@ static const char help[] =
     "Hugging Face ecosystem writes it, to sharded, a folder with one safetensors file for each\n"
     "rank; from one sharding to another; and back. SRC is a safetensors file, an index file, or a\n"
     "folder of either kind. DST must not exist; it appears when everything is written and synced,\n"
-    "and a run that fails leaves nothing there.\n"
-    "\n"
-    "Options:\n"
-    "  --to LAYOUT         what to write: hf, one logical checkpoint; a short form such as\n"
-    "                      tp=4,pp=2 for architectures that ferry knows, of the axes pp, dp, ep\n"
-    "                      and tp; or a ferry.layout/1 file, such as the ferry.layout.json of a\n"
-    "                      sharded checkpoint\n"
-    "  --out DST           the folder to write\n"
-    "  --subset PATTERN    only tensors whose names fit (* any text, ? one byte)\n"
-    "  --cast TYPE         make all floating tensors bf16, f16, f32 or f8e4m3\n"
-    "  --dry-run           write nothing: print the files that would be written or copied, their\n"
-    "                      bytes, and how long it would take, from a short try of the file system\n"
-    "  --memory-cap SIZE   the most memory for buffers, at least 1M; default 256M\n"
-    "  --threads N         threads that read, copy and write; default the cores, at most 16\n"
-    "  --part-bytes SIZE   with --to hf: the most tensor bytes of a file, unless one tensor has\n"
-    "                      more; default 5000000000\n"
-    "  --resume            go on where an equal run was interrupted, or begin; and if this one is\n"
-    "                      interrupted, keep what the next needs\n"
-    "  --json              print ferry.reshard/1 for machines\n"
-    "  --help              this text\n"
+    "and a run that fails leaves nothing there.\n";
+
+static const char more_help[] =
     "\n"
     "Sizes are numbers of bytes, or of K, M or G for KiB, MiB or GiB.\n"
     "\n"
@@ -149,5 +132,10 @@ static int run(int argc, char **argv)
     return status;
 }
 
-const command command_reshard = {
-    .name = "reshard", .summary = "convert a checkpoint between layouts", .help = help, .run = run};
+const command command_reshard = {.name      = "reshard",
+                                 .group     = "Checkpoints",
+                                 .summary   = "convert a checkpoint between layouts",
+                                 .help      = help,
+                                 .options   = reshard_option_rows,
+                                 .more_help = more_help,
+                                 .run       = run};

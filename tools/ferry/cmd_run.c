@@ -16,39 +16,9 @@ static const char help[] =
     "Moves the weights of a sharded model from one layout to another, on this machine, and proves\n"
     "it: starts the ranks, fills their source shards with bytes that are all different, moves\n"
     "them, compares every byte of every destination shard with what should be there, and says how\n"
-    "fast it went. SPEC is a ferry.spec/1 file, or a plan that was saved with ferry plan --save.\n"
-    "\n"
-    "Options:\n"
-    "  --iterations N      runs that are timed, after one that is not; default 5\n"
-    "  --verify WHEN       compare every byte after the first and the last run (ends, the\n"
-    "                      default), after each, or none. Destinations are filled with wrong\n"
-    "                      bytes before\n"
-    "  --checksum KIND     what the runs check by themselves: none (default); path, what passes\n"
-    "                      through a transport; or end, every destination read again\n"
-    "  --commit HOW        in-place (default), or swap: a run writes to a second buffer, which\n"
-    "                      takes as much memory again\n"
-    "  --memory KIND       where shards lie: ferry (default), memory that other ranks reach best,\n"
-    "                      or malloc, plain memory as a program has it\n"
-    "  --memory-cap SIZE   the most memory of a rank for staging; default 64M\n"
-    "  --slot-bytes SIZE   the most bytes of a batch; default 16M, or less as the cap asks\n"
-    "  --threads N         threads that copy, of each rank; default a fair share of the cores\n"
-    "  --deadline SECONDS  how long a rank may show no sign of life; default 10\n"
-    "  --transport ENGINE  the engine, such as shm or ucx, with wrappers such as strict:shm; the\n"
-    "                      default is the best for each pair. With inproc the ranks are threads\n"
-    "                      of one process\n"
-    "  --paths LIST        the ways that bytes may take: auto (default), or some of mapped,\n"
-    "                      attach, remote and staged, with commas. What stays on its rank is\n"
-    "                      local, and where none of these is possible bytes are staged\n"
-    "  --no-relays         every byte comes from its move's own sender\n"
-    "  --replica POLICY    as in ferry plan: balanced (default) or seed\n"
-    "  --subset PATTERN    only destination tensors whose names fit (* any text, ? one byte)\n"
-    "  --trace FILE        write the timelines of the plan's schedule and of the last run, side\n"
-    "                      by side, to FILE: a Chrome trace, which opens in Perfetto\n"
-    "  --json              print ferry.run/1 for machines\n"
-    "  --join              start no ranks: be one of a world that mpirun, srun or another\n"
-    "                      launcher has started. With RANK and WORLD_SIZE in the environment,\n"
-    "                      as under ferry launch, this is so by itself\n"
-    "  --help              this text\n"
+    "fast it went. SPEC is a ferry.spec/1 file, or a plan that was saved with ferry plan --save.\n";
+
+static const char more_help[] =
     "\n"
     "Sizes are numbers of bytes, or of K, M or G for KiB, MiB or GiB.\n"
     "\n"
@@ -228,7 +198,10 @@ static int run(int argc, char **argv)
     return status;
 }
 
-const command command_run = {.name    = "run",
-                             .summary = "move a model between two layouts here, and verify it",
-                             .help    = help,
-                             .run     = run};
+const command command_run = {.name      = "run",
+                             .group     = "Plan and move",
+                             .summary   = "move a model between two layouts here, and verify it",
+                             .help      = help,
+                             .options   = run_option_rows,
+                             .more_help = more_help,
+                             .run       = run};

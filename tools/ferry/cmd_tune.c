@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "arguments.h"
 #include "commands.h"
+#include "options.h"
 #include "tune.h"
 
 #include <stdio.h>
@@ -12,40 +13,9 @@ static const char help[] =
     "\n"
     "Measures every mode of every operation of the mixed collectives, at pieces of 8 KiB, 16 KiB\n"
     "and so on, and prints which is the fastest at each. What is saved with --out spares programs\n"
-    "the measuring: they take the file that FERRY_TUNE_FILE names.\n"
-    "\n"
-    "Options:\n"
-    "  --out FILE          save the table; FILE is replaced when all is measured\n"
-    "  --show FILE         print a saved table; no rank is started\n"
-    "  --json              print ferry.tuning/1 for machines\n"
-    "  --max-bytes SIZE    the largest piece; default 64M\n"
-    "  --help              this text\n"
-    "\n"
-    "The ranks:\n"
-    "  --ranks N           how many to start; default as many as the sizes below multiply to, or\n"
-    "                      2\n"
-    "  --nodes N           spread them over N nodes, whatever machines they are on; default as\n"
-    "                      --inter-tp and --inter-dp ask for, or as they are\n"
-    "  --local-tp N        tensor-parallel ranks of a node: they sum\n"
-    "  --local-dp N        data-parallel ranks of a node: they concatenate\n"
-    "  --inter-tp N        tensor-parallel nodes\n"
-    "  --inter-dp N        data-parallel nodes. On each level, where one of the two is given the\n"
-    "                      other is the quotient, and where none is all sum\n"
-    "  --dtype TYPE        f16, bf16 (default) or f32\n"
-    "  --deterministic     only modes with one tree of sums, whatever the size\n"
-    "  --transport ENGINE  the engine, such as shm or ucx, with wrappers such as strict:shm; the\n"
-    "                      default is the best for each pair. With inproc the ranks are threads\n"
-    "                      of one process\n"
-    "  --join              start no ranks: be one of a world that mpirun, srun or another\n"
-    "                      launcher has started. With RANK and WORLD_SIZE in the environment,\n"
-    "                      as under ferry launch, this is so by itself\n"
-    "\n"
-    "Their handles:\n"
-    "  --grid N            lanes of each rank; default a fair share of the cores\n"
-    "  --max-block N       the longest block, in lines of 64 bytes; default what there is room\n"
-    "                      for\n"
-    "  --min-block N       the shortest of a message of several steps; default 256\n"
-    "  --min-steps N       of a message whose blocks are the longest; default 4\n"
+    "the measuring: they take the file that FERRY_TUNE_FILE names.\n";
+
+static const char more_help[] =
     "\n"
     "Sizes are numbers of bytes, or of K, M or G for KiB, MiB or GiB.\n"
     "\n"
@@ -65,15 +35,44 @@ static const char help[] =
 
 enum { OPT_OUT = 256, OPT_SHOW, OPT_JSON, OPT_MAX_BYTES, OPT_RANKS, OPT_TRANSPORT, OPT_JOIN };
 
-static const struct option long_options[] = {{"out", required_argument, NULL, OPT_OUT},
-                                             {"show", required_argument, NULL, OPT_SHOW},
-                                             {"json", no_argument, NULL, OPT_JSON},
-                                             {"max-bytes", required_argument, NULL, OPT_MAX_BYTES},
-                                             {"ranks", required_argument, NULL, OPT_RANKS},
-                                             {"transport", required_argument, NULL, OPT_TRANSPORT},
-                                             {"join", no_argument, NULL, OPT_JOIN},
-                                             MIXED_LONG_OPTIONS,
-                                             {NULL, 0, NULL, 0}};
+static const option_row rows[] = {
+    OPTION("out", "FILE", OPT_OUT, "save the table; FILE is replaced when all is measured"),
+    OPTION("show", "FILE", OPT_SHOW, "print a saved table; no rank is started"),
+    OPTION("json", NULL, OPT_JSON, "print ferry.tuning/1 for machines"),
+    OPTION("max-bytes", "SIZE", OPT_MAX_BYTES, "the largest piece; default 64M"),
+    OPTION_HEADING("The ranks"),
+    OPTION("ranks", "N", OPT_RANKS,
+           "how many to start; default as many as the sizes below multiply to, or 2"),
+    OPTION("nodes", "N", MIXED_OPT_NODES,
+           "spread them over N nodes, whatever machines they are on; default as --inter-tp and "
+           "--inter-dp ask for, or as they are"),
+    OPTION("local-tp", "N", MIXED_OPT_LOCAL_TP, "tensor-parallel ranks of a node: they sum"),
+    OPTION("local-dp", "N", MIXED_OPT_LOCAL_DP, "data-parallel ranks of a node: they concatenate"),
+    OPTION("inter-tp", "N", MIXED_OPT_INTER_TP, "tensor-parallel nodes"),
+    OPTION("inter-dp", "N", MIXED_OPT_INTER_DP,
+           "data-parallel nodes. On each level, where one of the two is given the other is the "
+           "quotient, and where none is all sum"),
+    OPTION_WORDS("f16 bf16 f32", "dtype", "TYPE", MIXED_OPT_DTYPE, "f16, bf16 (default) or f32"),
+    OPTION("deterministic", NULL, MIXED_OPT_DETERMINISTIC,
+           "only modes with one tree of sums, whatever the size"),
+    OPTION_WORDS(
+        "shm ucx inproc", "transport", "ENGINE", OPT_TRANSPORT,
+        "the engine, such as shm or ucx, with wrappers such as strict:shm; the default is the best "
+        "for each pair. With inproc the ranks are threads of one process"),
+    OPTION(
+        "join", NULL, OPT_JOIN,
+        "start no ranks: be one of a world that mpirun, srun or another launcher has started. With "
+        "RANK and WORLD_SIZE in the environment, as under ferry launch, this is so by itself"),
+    OPTION_HEADING("Their handles"),
+    OPTION("grid", "N", MIXED_OPT_GRID, "lanes of each rank; default a fair share of the cores"),
+    OPTION("max-block", "N", MIXED_OPT_MAX_BLOCK,
+           "the longest block, in lines of 64 bytes; default what there is room for"),
+    OPTION("min-block", "N", MIXED_OPT_MIN_BLOCK,
+           "the shortest of a message of several steps; default 256"),
+    OPTION("min-steps", "N", MIXED_OPT_MIN_STEPS,
+           "of a message whose blocks are the longest; default 4"),
+    OPTION_HIDDEN("started", MIXED_OPT_STARTED),
+    OPTION_END};
 
 enum { MOST_RANKS = 65536 };
 
@@ -130,7 +129,7 @@ static int show(const mixed_request *r)
 static int run(int argc, char **argv)
 {
     mixed_request r      = {.command = "tune", .dtype = FERRY_BF16};
-    int           status = parse_options("tune", argc, argv, long_options, apply_option, &r);
+    int           status = parse_options(&command_tune, argc, argv, apply_option, &r);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -147,7 +146,10 @@ static int run(int argc, char **argv)
     return status == EXIT_DONE ? mixed_start(&r, argc, argv, tune_rank) : status;
 }
 
-const command command_tune = {.name    = "tune",
-                              .summary = "find the fastest mode of each collective, and save it",
-                              .help    = help,
-                              .run     = run};
+const command command_tune = {.name      = "tune",
+                              .group     = "Ranks and machines",
+                              .summary   = "find the fastest mode of each collective, and save it",
+                              .help      = help,
+                              .options   = rows,
+                              .more_help = more_help,
+                              .run       = run};

@@ -3,6 +3,7 @@
 #include "checkpoint_text.h"
 #include "commands.h"
 #include "json_text.h"
+#include "options.h"
 #include "plan.h"
 #include "work_progress.h"
 
@@ -17,15 +18,9 @@ static const char help[] =
     "Says whether two checkpoints hold the same tensors, whatever their layouts: the same names,\n"
     "shapes and types, and the same bits, in every replica. A and B are safetensors files, index\n"
     "files, or folders of either kind. Metadata and other files do not count; checksums that a\n"
-    "sharded checkpoint has recorded are compared too.\n"
-    "\n"
-    "Options:\n"
-    "  --digests           a line for each tensor before: XXH3 (64 bits) of its bytes when it is\n"
-    "                      whole, their number, and its name\n"
-    "  --memory-cap SIZE   the most memory for buffers, at least 1M; default 256M\n"
-    "  --threads N         threads that read and compare; default the cores, at most 16\n"
-    "  --json              print ferry.verify/1 for machines, with the digests\n"
-    "  --help              this text\n"
+    "sharded checkpoint has recorded are compared too.\n";
+
+static const char more_help[] =
     "\n"
     "Sizes are numbers of bytes, or of K, M or G for KiB, MiB or GiB.\n"
     "\n"
@@ -46,12 +41,17 @@ static const char help[] =
 
 enum { OPT_JSON = 256, OPT_DIGESTS, OPT_MEMORY_CAP, OPT_THREADS };
 
-static const struct option long_options[] = {
-    {"json", no_argument, NULL, OPT_JSON},
-    {"digests", no_argument, NULL, OPT_DIGESTS},
-    {"memory-cap", required_argument, NULL, OPT_MEMORY_CAP},
-    {"threads", required_argument, NULL, OPT_THREADS},
-    {NULL, 0, NULL, 0}};
+static const option_row rows[] = {
+    OPTION("digests", NULL, OPT_DIGESTS,
+           "a line for each tensor before: XXH3 (64 bits) of its bytes when it is whole, their "
+           "number, "
+           "and its name"),
+    OPTION("memory-cap", "SIZE", OPT_MEMORY_CAP,
+           "the most memory for buffers, at least 1M; default 256M"),
+    OPTION("threads", "N", OPT_THREADS,
+           "threads that read and compare; default the cores, at most 16"),
+    OPTION("json", NULL, OPT_JSON, "print ferry.verify/1 for machines, with the digests"),
+    OPTION_END};
 
 typedef struct verify_run {
     work_watch            watch;
@@ -176,7 +176,7 @@ static int run(int argc, char **argv)
     ferry_error       error;
     ferry_checkpoint *a = NULL, *b = NULL;
     ferry_status      found;
-    int               status = parse_options("verify", argc, argv, long_options, apply_option, &v);
+    int               status = parse_options(&command_verify, argc, argv, apply_option, &v);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -204,8 +204,11 @@ static int run(int argc, char **argv)
     return status;
 }
 
-const command command_verify = {.name     = "verify",
-                                .summary  = "do two checkpoints hold the same tensors",
-                                .help     = help,
-                                .compares = true,
-                                .run      = run};
+const command command_verify = {.name      = "verify",
+                                .group     = "Checkpoints",
+                                .summary   = "do two checkpoints hold the same tensors",
+                                .help      = help,
+                                .options   = rows,
+                                .more_help = more_help,
+                                .compares  = true,
+                                .run       = run};

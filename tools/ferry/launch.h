@@ -2,6 +2,8 @@
 #ifndef FERRY_TOOL_LAUNCH_H
 #define FERRY_TOOL_LAUNCH_H
 
+#include "options.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -30,12 +32,11 @@ typedef struct launch_request {
 
 enum { LAUNCH_GRACE_SECONDS = 5 };
 
+extern const option_row launch_option_rows[];
+
 /* EXIT_DONE, or EXIT_USAGE after a sentence on stderr. Sets the variables that options stand for.
  */
 int launch_parse_arguments(int argc, char **argv, launch_request *request_out);
-
-/* How many of the arguments are those of `ferry launch` and not the program's. */
-int launch_own_arguments(int argc, char **argv);
 
 /*
  * Starts the ranks and waits for their end; returns the exit status. Changes what is the process's

@@ -8,7 +8,6 @@
 #include <ferry/ferry.h>
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,34 +21,35 @@ enum {
     OPT_FIRST_RANK,
     OPT_MASTER,
     OPT_TAG,
-    OPT_GRACE,
-    OPT_HELP
+    OPT_GRACE
 };
 
-/* A program's own options must not be taken for those of launch: the first word that is none ends
- * them. */
-static const char          short_options[] = "+:n:h";
-static const struct option long_options[]  = {
-     {"nodes", required_argument, NULL, OPT_NODES},
-     {"transport", required_argument, NULL, OPT_TRANSPORT},
-     {"deadline", required_argument, NULL, OPT_DEADLINE},
-     {"join-limit", required_argument, NULL, OPT_JOIN_LIMIT},
-     {"world", required_argument, NULL, OPT_WORLD},
-     {"first-rank", required_argument, NULL, OPT_FIRST_RANK},
-     {"master", required_argument, NULL, OPT_MASTER},
-     {"tag", no_argument, NULL, OPT_TAG},
-     {"grace", required_argument, NULL, OPT_GRACE},
-     {"help", no_argument, NULL, OPT_HELP},
-     {"man", no_argument, NULL, OPT_HELP},
-     {NULL, 0, NULL, 0}};
-
-int launch_own_arguments(int argc, char **argv)
-{
-    optind = 1;
-    opterr = 0;
-    while (getopt_long(argc, argv, short_options, long_options, NULL) != -1) {}
-    return optind;
-}
+const option_row launch_option_rows[] = {
+    {.letter = 'n', .value = "N", .id = 'n', .text = "how many ranks to start here"},
+    OPTION(
+        "tag", NULL, OPT_TAG,
+        "put [rank] before every line of output; without it, the ranks write to the launcher's own "
+        "output"),
+    OPTION("grace", "SECONDS", OPT_GRACE,
+           "time between SIGTERM and SIGKILL when all are ended; default 5"),
+    OPTION(
+        "nodes", "NODES", OPT_NODES,
+        "treat the ranks as so many nodes (2), or as nodes of these sizes (3,5): sets FERRY_NODES"),
+    OPTION_WORDS("shm ucx inproc", "transport", "ENGINE", OPT_TRANSPORT,
+                 "the engine that carries bytes: sets FERRY_TRANSPORT"),
+    OPTION("deadline", "SECONDS", OPT_DEADLINE,
+           "how long a rank may show no sign of life: sets FERRY_DEADLINE"),
+    OPTION("join-limit", "SECONDS", OPT_JOIN_LIMIT,
+           "how long the ranks wait for each other at the start: sets FERRY_JOIN_LIMIT"),
+    OPTION_HEADING("Several hosts"),
+    OPTION_NOTE("  On each host a launcher starts its part. FERRY_SECRET must be set to the same "
+                "everywhere,\n"
+                "  or anybody who reaches the port can join.\n"),
+    OPTION("master", "ADDRESS", OPT_MASTER,
+           "HOST:PORT: where rank 0 runs, and a port that is free there"),
+    OPTION("world", "N", OPT_WORLD, "how many ranks there are on all hosts"),
+    OPTION("first-rank", "R", OPT_FIRST_RANK, "the first of those that start here; default 0"),
+    OPTION_END};
 
 static int read_count(const char *option, const char *text, uint32_t least, uint32_t *value_out)
 {
@@ -119,8 +119,15 @@ static int set_variable(const char *option, const char *name, const char *value)
                : fail_usage("launch", "%s: %s", option, error.message);
 }
 
-static int apply_option(int option, launch_request *r)
+typedef struct launch_arguments {
+    launch_request request;
+    bool           has_first_rank; /* 0 is said by saying nothing, too */
+} launch_arguments;
+
+static int apply_option(int option, void *arguments)
 {
+    launch_arguments *a = arguments;
+    launch_request   *r = &a->request;
     switch (option) {
     case 'n':
         return read_count("-n", optarg, 1, &r->n_ranks);
@@ -135,6 +142,7 @@ static int apply_option(int option, launch_request *r)
     case OPT_WORLD:
         return read_count("--world", optarg, 1, &r->n_world);
     case OPT_FIRST_RANK:
+        a->has_first_rank = true;
         return read_count("--first-rank", optarg, 0, &r->first_rank);
     case OPT_MASTER:
         return parse_master(optarg, r);
@@ -176,25 +184,15 @@ static int check_together(launch_request *r, bool has_first_rank)
 
 int launch_parse_arguments(int argc, char **argv, launch_request *request_out)
 {
-    launch_request r              = {.name = "launch", .grace_seconds = LAUNCH_GRACE_SECONDS};
-    bool           has_first_rank = false;
-    int            option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, short_options, long_options, NULL)) != -1) {
-        if (option == ':' || option == '?') {
-            return fail_option("launch", option, argv);
-        }
-        has_first_rank = has_first_rank || option == OPT_FIRST_RANK;
-        int status     = apply_option(option, &r);
-        if (status != EXIT_DONE) {
-            return status;
-        }
+    launch_arguments a      = {{.name = "launch", .grace_seconds = LAUNCH_GRACE_SECONDS}, false};
+    int              status = parse_options(&command_launch, argc, argv, apply_option, &a);
+    if (status != EXIT_DONE) {
+        return status;
     }
-    r.program  = argv + optind;
-    int status = check_together(&r, has_first_rank);
+    a.request.program = argv + optind;
+    status            = check_together(&a.request, a.has_first_rank);
     if (status == EXIT_DONE) {
-        *request_out = r;
+        *request_out = a.request;
     }
     return status;
 }

@@ -1,37 +1,59 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 
+#include "options.h"
+
 #include <ferry/ferry.h>
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-static const command *const commands[] = {&command_plan,    &command_run,    &command_reshard,
-                                          &command_inspect, &command_verify, &command_launch,
-                                          &command_bench,   &command_tune,   &command_info};
-enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+const command *const commands[] = {&command_plan,    &command_draw,      &command_run,
+                                   &command_reshard, &command_inspect,   &command_verify,
+                                   &command_launch,  &command_bench,     &command_tune,
+                                   &command_info,    &command_completion};
+const size_t         n_commands = sizeof commands / sizeof commands[0];
 
 static const char overview[] =
     "Usage: ferry COMMAND [OPTION]...\n"
     "\n"
-    "Carries the weights of a sharded model from one parallel layout to another.\n"
+    "Carries the weights of a sharded model from one parallel layout to another.\n";
+
+static const char more_overview[] =
     "\n"
     "Options:\n"
     "  --help       this text; every command has its own: ferry COMMAND --help, or\n"
     "               ferry help COMMAND\n"
     "  --version    the version\n"
     "\n"
+    "Examples:\n"
+    "  ferry run examples/run/tp4-to-tp2dp2.json         # move a model here, and check every "
+    "byte\n"
+    "  ferry reshard MODEL --to tp=4 --out MODEL-TP4     # convert a checkpoint\n"
+    "  ferry plan examples/llama-3-70b.json --schedule   # what would travel, and how long it "
+    "takes\n"
+    "\n"
     "Exit status: 0 done, 1 the work failed (one sentence on stderr), 2 wrong usage; of verify\n"
     "0 equal, 1 they differ, 2 trouble.\n";
+
+static void print_commands(FILE *stream)
+{
+    const char *group = "";
+    for (size_t i = 0; i < n_commands; i++) {
+        if (strcmp(group, commands[i]->group) != 0) {
+            group = commands[i]->group;
+            fprintf(stream, "\n%s:\n", group);
+        }
+        fprintf(stream, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
+    }
+}
 
 static void print_overview(FILE *stream)
 {
     fputs(overview, stream);
-    fputs("\nCommands:\n", stream);
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        fprintf(stream, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
-    }
+    print_commands(stream);
+    fputs(more_overview, stream);
 }
 
 int fail(const char *name, const char *sentence)
@@ -51,38 +73,72 @@ int fail_usage(const char *name, const char *format, ...)
     return EXIT_USAGE;
 }
 
-/* Lines that start in the first column and end in a colon are headings, as in the help text. */
-static void print_man_text(const char *help, bool *open)
+/* ---- help and man pages: the same lines ---- */
+
+static void print_line(const char *line, int length)
 {
-    while (*help != '\0') {
-        size_t length = strcspn(help, "\n");
-        if (length > 1 && help[0] != ' ' && help[length - 1] == ':') {
-            printf("%s.SH %.*s\n.nf\n", *open ? ".fi\n" : "", (int)length - 1, help);
-            *open = true;
-        } else {
-            if (!*open) {
-                printf(".SH DESCRIPTION\n.nf\n");
-                *open = true;
-            }
-            /* A leading dot or quote would be a request; a backslash an escape. */
-            printf("%s", help[0] == '.' || help[0] == '\'' ? "\\&" : "");
-            for (size_t i = 0; i < length; i++) {
-                printf("%s", help[i] == '\\' ? "\\e" : (char[]){help[i], '\0'});
-            }
-            putchar('\n');
-        }
-        help += length + (help[length] == '\n');
+    printf("%.*s\n", length, line);
+}
+
+static bool man_is_open; /* a part of the page has begun */
+
+/* Lines that start in the first column and end in a colon are headings, as in the help text. */
+static void print_man_line(const char *line, int length)
+{
+    if (length > 1 && line[0] != ' ' && line[length - 1] == ':') {
+        printf("%s.SH %.*s\n.nf\n", man_is_open ? ".fi\n" : "", length - 1, line);
+        man_is_open = true;
+        return;
+    }
+    if (!man_is_open) {
+        printf(".SH DESCRIPTION\n.nf\n");
+        man_is_open = true;
+    }
+    /* A leading dot or quote would be a request; a backslash an escape. */
+    printf("%s", length > 0 && (line[0] == '.' || line[0] == '\'') ? "\\&" : "");
+    for (int i = 0; i < length; i++) {
+        printf("%s", line[i] == '\\' ? "\\e" : (char[]){line[i], '\0'});
+    }
+    putchar('\n');
+}
+
+static void print_lines(const char *text, put_line_fn put_line)
+{
+    while (*text != '\0') {
+        size_t length = strcspn(text, "\n");
+        put_line(text, (int)length);
+        text += length + (text[length] == '\n');
     }
 }
 
-void print_man_page(const char *name, const char *summary, const char *help, const char *more_help)
+static void print_help(const command *c, put_line_fn put_line)
 {
-    bool open = false;
-    printf(".TH FERRY%s%s 1 \"\" \"ferry %s\"\n.SH NAME\nferry%s%s \\- %s\n",
-           name[0] == '\0' ? "" : "-", name, FERRY_VERSION_TEXT, name[0] == '\0' ? "" : "-", name,
-           summary);
-    print_man_text(help, &open);
-    print_man_text(more_help == NULL ? "" : more_help, &open);
+    print_lines(c->help, put_line);
+    print_option_table(c->options, put_line);
+    print_lines(c->more_help, put_line);
+}
+
+static void print_man_head(const char *name, const char *summary)
+{
+    const char *dash = name[0] == '\0' ? "" : "-";
+    printf(".TH FERRY%s%s 1 \"\" \"ferry %s\"\n.SH NAME\nferry%s%s \\- %s\n", dash, name,
+           FERRY_VERSION_TEXT, dash, name, summary);
+}
+
+static void print_man_page(const command *c)
+{
+    print_man_head(c->name, c->summary);
+    print_help(c, print_man_line);
+    printf(".fi\n");
+}
+
+static void print_overview_page(void)
+{
+    print_man_head("", "carries sharded weights between parallel layouts");
+    print_lines(overview, print_man_line);
+    printf(".fi\n.SH Commands\n.nf\n");
+    print_commands(stdout);
+    print_lines(more_overview, print_man_line);
     printf(".fi\n");
 }
 
@@ -94,15 +150,14 @@ static int fail_command(const command *c, const char *sentence)
 
 static int run_command(const command *c, int argc, char **argv)
 {
-    int n_own = c->n_own == NULL ? argc : c->n_own(argc, argv);
+    int n_own = count_own_arguments(c, argc, argv);
     for (int i = 1; i < n_own; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            fputs(c->help, stdout);
-            fputs(c->more_help == NULL ? "" : c->more_help, stdout);
+            print_help(c, print_line);
             return EXIT_DONE;
         }
         if (strcmp(argv[i], "--man") == 0) {
-            print_man_page(c->name, c->summary, c->help, c->more_help);
+            print_man_page(c);
             return EXIT_DONE;
         }
     }
@@ -113,9 +168,25 @@ static int run_command(const command *c, int argc, char **argv)
     return c->run(argc, argv);
 }
 
+static int fail_unknown_command(const char *word)
+{
+    const char *names[sizeof commands / sizeof commands[0]];
+    for (size_t i = 0; i < n_commands; i++) {
+        names[i] = commands[i]->name;
+    }
+    const char *nearest = nearest_word(word, names, n_commands);
+    if (nearest != NULL) {
+        fprintf(stderr, "ferry: unknown command \"%s\"; did you mean %s? See `ferry --help`\n",
+                word, nearest);
+    } else {
+        fprintf(stderr, "ferry: unknown command \"%s\"; see `ferry --help`\n", word);
+    }
+    return EXIT_USAGE;
+}
+
 static const command *find_command(const char *name)
 {
-    for (size_t i = 0; i < N_COMMANDS; i++) {
+    for (size_t i = 0; i < n_commands; i++) {
         if (strcmp(name, commands[i]->name) == 0) {
             return commands[i];
         }
@@ -139,11 +210,10 @@ static int dispatch(const command *c, int argc, char **argv)
         return EXIT_DONE;
     }
     if (strcmp(argv[1], "--man") == 0) {
-        print_man_page("", "carries sharded weights between parallel layouts", overview, NULL);
+        print_overview_page();
         return EXIT_DONE;
     }
-    fprintf(stderr, "ferry: unknown command \"%s\"; see `ferry --help`\n", argv[1]);
-    return EXIT_USAGE;
+    return fail_unknown_command(argv[1]);
 }
 
 int main(int argc, char **argv)

@@ -2,6 +2,8 @@
 #ifndef FERRY_TOOL_PLAN_H
 #define FERRY_TOOL_PLAN_H
 
+#include "options.h"
+
 #include <ferry/ferry.h>
 
 #include <stdbool.h>
@@ -27,6 +29,8 @@ typedef struct plan_request {
     ferry_plan_options     planning;
     ferry_schedule_options scheduling;
 } plan_request;
+
+extern const option_row plan_option_rows[];
 
 /* EXIT_DONE, or EXIT_USAGE or EXIT_FAILED after a sentence on stderr. Either way the request is
  * set, and needs its cleanup. */

@@ -2,11 +2,9 @@
 /* The arguments of `ferry plan`. */
 #include "plan.h"
 
-#include "arguments.h"
 #include "commands.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,22 +25,63 @@ enum {
     OPT_TRACE
 };
 
-static const struct option long_options[] = {
-    {"json", no_argument, NULL, OPT_JSON},
-    {"summary", no_argument, NULL, OPT_SUMMARY},
-    {"rank", required_argument, NULL, OPT_RANK},
-    {"replica", required_argument, NULL, OPT_REPLICA},
-    {"subset", required_argument, NULL, OPT_SUBSET},
-    {"without", required_argument, NULL, OPT_WITHOUT},
-    {"prove", no_argument, NULL, OPT_PROVE},
-    {"save", required_argument, NULL, OPT_SAVE},
-    {"schedule", optional_argument, NULL, OPT_SCHEDULE},
-    {"duplex", required_argument, NULL, OPT_DUPLEX},
-    {"slot-bytes", required_argument, NULL, OPT_SLOT_BYTES},
-    {"max-tasks", required_argument, NULL, OPT_MAX_TASKS},
-    {"no-relays", no_argument, NULL, OPT_NO_RELAYS},
-    {"trace", required_argument, NULL, OPT_TRACE},
-    {NULL, 0, NULL, 0}};
+const option_row plan_option_rows[] = {
+    OPTION("json", NULL, OPT_JSON, "print ferry.plan/1 for machines, streamed"),
+    OPTION("summary", NULL, OPT_SUMMARY, "leave the moves and batches out of --json"),
+    OPTION("rank", "R", OPT_RANK,
+           "only the moves and batches that rank R sends or receives; ids stay the same"),
+    OPTION_WORDS(
+        "balanced seed", "replica", "POLICY", OPT_REPLICA,
+        "how to choose among ranks that hold the same bytes: balanced (default), so that the "
+        "busiest sender sends as little as possible, or seed, the rule of the reference planner"),
+    OPTION("subset", "PATTERN", OPT_SUBSET,
+           "only destination tensors whose names fit (* any text, ? one byte)"),
+    OPTION(
+        "without", "RANKS", OPT_WITHOUT,
+        "plan again after RANKS (3,7) were lost: nothing comes from them or goes to them. Status 1 "
+        "if something is wanted that only they held"),
+    OPTION(
+        "prove", NULL, OPT_PROVE,
+        "check the whole printed plan against the spec, with a slow reference that shares no code "
+        "with the planner; status 1 if a single element is wrong"),
+    OPTION("save", "FILE", OPT_SAVE,
+           "write the plan's input and digest to FILE: the form to cache"),
+    OPTION_WORDS(
+        "optimal first-fit first-fit-half", "schedule", "[RULE]", OPT_SCHEDULE,
+        "say in which round everything travels, and predict how long it takes on the spec's "
+        "cluster; see below"),
+    OPTION("trace", "FILE", OPT_TRACE,
+           "the same, and write its timeline to FILE: a Chrome trace, which opens in Perfetto. "
+           "FILE is "
+           "replaced when the trace is complete"),
+    OPTION_HEADING("A schedule"),
+    OPTION_NOTE(
+        "  Moves are cut into segments, segments for one receiver fill batches, and batches get\n"
+        "  rounds in which a rank sends at most one and receives at most one. Ranks do not wait "
+        "for\n"
+        "  each other between rounds. RULE is one of\n"
+        "\n"
+        "  optimal             (default) as many rounds as the busiest rank has batches, which no\n"
+        "                      schedule can beat, and batches of sizes that keep the ranks busy; "
+        "what\n"
+        "                      several ranks want may be passed on by those that have it\n"
+        "  first-fit           each batch in the first round that is free, by sender and receiver: "
+        "the\n"
+        "                      rule of the reference scheduler\n"
+        "  first-fit-half      the same where a rank takes part in one batch of a round; implies\n"
+        "                      --duplex half\n"
+        "\n"
+        "  These go with --schedule or --trace:\n"),
+    OPTION_WORDS("half full", "duplex", "MODE", OPT_DUPLEX,
+                 "full (default) if a rank can send and receive at once, or half"),
+    OPTION("slot-bytes", "N", OPT_SLOT_BYTES,
+           "the most bytes of a batch, at least an element's: a number, or one with K, M or G for "
+           "KiB, "
+           "MiB or GiB; default 16M"),
+    OPTION("max-tasks", "N", OPT_MAX_TASKS, "the most segments of a batch; default 10000"),
+    OPTION("no-relays", NULL, OPT_NO_RELAYS,
+           "nothing is passed on: every byte comes from its move's own sender"),
+    OPTION_END};
 
 /* A decimal number that may be followed by something, which *end_out is. */
 static bool parse_number(const char *text, unsigned long long *value_out, const char **end_out)
@@ -213,8 +252,9 @@ static int apply_schedule_option(int option, plan_request *r)
     }
 }
 
-static int apply_option(int option, plan_request *r)
+static int apply_option(int option, void *request)
 {
+    plan_request *r = request;
     switch (option) {
     case OPT_JSON:
         r->json = true;
@@ -274,17 +314,9 @@ static int check_together(plan_request *r)
 
 static int parse(int argc, char **argv, plan_request *r)
 {
-    int option;
-    optind = 1;
-    opterr = 0;
-    while ((option = getopt_long(argc, argv, ":", long_options, NULL)) != -1) {
-        if (option == ':' || option == '?') {
-            return fail_option("plan", option, argv);
-        }
-        int status = apply_option(option, r);
-        if (status != EXIT_DONE) {
-            return status;
-        }
+    int status = parse_options(&command_plan, argc, argv, apply_option, r);
+    if (status != EXIT_DONE) {
+        return status;
     }
     if (optind + 1 != argc) {
         return fail_usage("plan", "%s",

@@ -2,6 +2,8 @@
 #ifndef FERRY_TOOL_RESHARD_H
 #define FERRY_TOOL_RESHARD_H
 
+#include "options.h"
+
 #include <ferry/checkpoint.h>
 
 #include <stdbool.h>
@@ -17,6 +19,8 @@ typedef struct reshard_request {
     bool                     json;
     ferry_conversion_options options;
 } reshard_request;
+
+extern const option_row reshard_option_rows[];
 
 /* EXIT_DONE, or EXIT_USAGE after a sentence on stderr. */
 int reshard_parse_arguments(int argc, char **argv, reshard_request *request_out);

@@ -20,18 +20,34 @@ enum {
     OPT_JSON
 };
 
-static const struct option long_options[] = {
-    {"to", required_argument, NULL, OPT_TO},
-    {"out", required_argument, NULL, OPT_OUT},
-    {"subset", required_argument, NULL, OPT_SUBSET},
-    {"cast", required_argument, NULL, OPT_CAST},
-    {"dry-run", no_argument, NULL, OPT_DRY_RUN},
-    {"memory-cap", required_argument, NULL, OPT_MEMORY_CAP},
-    {"threads", required_argument, NULL, OPT_THREADS},
-    {"part-bytes", required_argument, NULL, OPT_PART_BYTES},
-    {"resume", no_argument, NULL, OPT_RESUME},
-    {"json", no_argument, NULL, OPT_JSON},
-    {NULL, 0, NULL, 0}};
+const option_row reshard_option_rows[] = {
+    OPTION(
+        "to", "LAYOUT", OPT_TO,
+        "what to write: hf, one logical checkpoint; a short form such as tp=4,pp=2 for "
+        "architectures that ferry knows, of the axes pp, dp, ep and tp; or a ferry.layout/1 file, "
+        "such as the ferry.layout.json of a sharded checkpoint"),
+    OPTION("out", "DST", OPT_OUT, "the folder to write"),
+    OPTION("subset", "PATTERN", OPT_SUBSET,
+           "only tensors whose names fit (* any text, ? one byte)"),
+    OPTION_WORDS("bf16 f16 f32 f8e4m3", "cast", "TYPE", OPT_CAST,
+                 "make all floating tensors bf16, f16, f32 or f8e4m3"),
+    OPTION(
+        "dry-run", NULL, OPT_DRY_RUN,
+        "write nothing: print the files that would be written or copied, their bytes, and how long "
+        "it would take, from a short try of the file system"),
+    OPTION("memory-cap", "SIZE", OPT_MEMORY_CAP,
+           "the most memory for buffers, at least 1M; default 256M"),
+    OPTION("threads", "N", OPT_THREADS,
+           "threads that read, copy and write; default the cores, at most 16"),
+    OPTION("part-bytes", "SIZE", OPT_PART_BYTES,
+           "with --to hf: the most tensor bytes of a file, unless one tensor has more; default "
+           "5000000000"),
+    OPTION(
+        "resume", NULL, OPT_RESUME,
+        "go on where an equal run was interrupted, or begin; and if this one is interrupted, keep "
+        "what the next needs"),
+    OPTION("json", NULL, OPT_JSON, "print ferry.reshard/1 for machines"),
+    OPTION_END};
 
 static int parse_cast(reshard_request *r)
 {
@@ -113,7 +129,7 @@ static int check_together(const reshard_request *r)
 int reshard_parse_arguments(int argc, char **argv, reshard_request *request_out)
 {
     reshard_request r      = {.options = FERRY_CONVERSION_OPTIONS_INIT};
-    int             status = parse_options("reshard", argc, argv, long_options, apply_option, &r);
+    int             status = parse_options(&command_reshard, argc, argv, apply_option, &r);
     if (status != EXIT_DONE) {
         return status;
     }

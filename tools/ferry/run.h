@@ -2,6 +2,8 @@
 #ifndef FERRY_TOOL_RUN_H
 #define FERRY_TOOL_RUN_H
 
+#include "options.h"
+
 #include <ferry/ferry.h>
 #include <ferry/service.h>
 #include <ferry/shard.h>
@@ -33,6 +35,8 @@ typedef struct run_request {
     ferry_plan_options    planning;
     ferry_service_options service;
 } run_request;
+
+extern const option_row run_option_rows[];
 
 /* EXIT_DONE, or EXIT_USAGE after a sentence on stderr. */
 int run_parse_arguments(int argc, char **argv, run_request *request_out);

@@ -29,26 +29,58 @@ enum {
     OPT_STARTED
 };
 
-static const struct option long_options[] = {
-    {"iterations", required_argument, NULL, OPT_ITERATIONS},
-    {"verify", required_argument, NULL, OPT_VERIFY},
-    {"checksum", required_argument, NULL, OPT_CHECKSUM},
-    {"commit", required_argument, NULL, OPT_COMMIT},
-    {"memory", required_argument, NULL, OPT_MEMORY},
-    {"memory-cap", required_argument, NULL, OPT_MEMORY_CAP},
-    {"slot-bytes", required_argument, NULL, OPT_SLOT_BYTES},
-    {"threads", required_argument, NULL, OPT_THREADS},
-    {"deadline", required_argument, NULL, OPT_DEADLINE},
-    {"transport", required_argument, NULL, OPT_TRANSPORT},
-    {"paths", required_argument, NULL, OPT_PATHS},
-    {"no-relays", no_argument, NULL, OPT_NO_RELAYS},
-    {"replica", required_argument, NULL, OPT_REPLICA},
-    {"subset", required_argument, NULL, OPT_SUBSET},
-    {"trace", required_argument, NULL, OPT_TRACE},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"join", no_argument, NULL, OPT_JOIN},
-    {"started", no_argument, NULL, OPT_STARTED}, /* for ranks that this command has started */
-    {NULL, 0, NULL, 0}};
+const option_row run_option_rows[] = {
+    OPTION("iterations", "N", OPT_ITERATIONS,
+           "runs that are timed, after one that is not; default 5"),
+    OPTION_WORDS(
+        "ends each none", "verify", "WHEN", OPT_VERIFY,
+        "compare every byte after the first and the last run (ends, the default), after each, or "
+        "none. Destinations are filled with wrong bytes before"),
+    OPTION_WORDS(
+        "none path end", "checksum", "KIND", OPT_CHECKSUM,
+        "what the runs check by themselves: none (default); path, what passes through a transport; "
+        "or end, every destination read again"),
+    OPTION_WORDS(
+        "in-place swap", "commit", "HOW", OPT_COMMIT,
+        "in-place (default), or swap: a run writes to a second buffer, which takes as much memory "
+        "again"),
+    OPTION_WORDS(
+        "ferry malloc", "memory", "KIND", OPT_MEMORY,
+        "where shards lie: ferry (default), memory that other ranks reach best, or malloc, plain "
+        "memory as a program has it"),
+    OPTION("memory-cap", "SIZE", OPT_MEMORY_CAP,
+           "the most memory of a rank for staging; default 64M"),
+    OPTION("slot-bytes", "SIZE", OPT_SLOT_BYTES,
+           "the most bytes of a batch; default 16M, or less as the cap asks"),
+    OPTION("threads", "N", OPT_THREADS,
+           "threads that copy, of each rank; default a fair share of the cores"),
+    OPTION("deadline", "SECONDS", OPT_DEADLINE,
+           "how long a rank may show no sign of life; default 10"),
+    OPTION_WORDS(
+        "shm ucx inproc", "transport", "ENGINE", OPT_TRANSPORT,
+        "the engine, such as shm or ucx, with wrappers such as strict:shm; the default is the best "
+        "for each pair. With inproc the ranks are threads of one process"),
+    OPTION(
+        "paths", "LIST", OPT_PATHS,
+        "the ways that bytes may take: auto (default), or some of mapped, attach, remote and "
+        "staged, with commas. What stays on its rank is local, and where none of these is possible "
+        "bytes are staged"),
+    OPTION("no-relays", NULL, OPT_NO_RELAYS, "every byte comes from its move's own sender"),
+    OPTION_WORDS("balanced seed", "replica", "POLICY", OPT_REPLICA,
+                 "as in ferry plan: balanced (default) or seed"),
+    OPTION("subset", "PATTERN", OPT_SUBSET,
+           "only destination tensors whose names fit (* any text, ? one byte)"),
+    OPTION(
+        "trace", "FILE", OPT_TRACE,
+        "write the timelines of the plan's schedule and of the last run, side by side, to FILE: a "
+        "Chrome trace, which opens in Perfetto"),
+    OPTION("json", NULL, OPT_JSON, "print ferry.run/1 for machines"),
+    OPTION(
+        "join", NULL, OPT_JOIN,
+        "start no ranks: be one of a world that mpirun, srun or another launcher has started. With "
+        "RANK and WORLD_SIZE in the environment, as under ferry launch, this is so by itself"),
+    OPTION_HIDDEN("started", OPT_STARTED),
+    OPTION_END};
 
 typedef struct word {
     const char *text;
@@ -202,7 +234,7 @@ int run_parse_arguments(int argc, char **argv, run_request *request_out)
     run_request r      = {.iterations = 5,
                           .planning   = FERRY_PLAN_OPTIONS_INIT,
                           .service    = FERRY_SERVICE_OPTIONS_INIT};
-    int         status = parse_options("run", argc, argv, long_options, apply_option, &r);
+    int         status = parse_options(&command_run, argc, argv, apply_option, &r);
     if (status != EXIT_DONE) {
         return status;
     }
