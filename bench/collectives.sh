@@ -1,6 +1,6 @@
 #!/bin/sh
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-# The mixed collectives beside Open MPI, as the README shows them, in some minutes: five sizes, five
+# The mixed collectives beside Open MPI, as docs/figures.md shows them, in some minutes: five sizes, five
 # interleaved rounds, ferry and Open MPI bound alike, and both as installed. Waits up to five minutes
 # for a quiet machine; figures of a busy one are marked "quiet": false in the file.
 set -eu

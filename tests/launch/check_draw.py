@@ -119,6 +119,12 @@ def case_example():
         assert [entry.name for entry in Path(folder).iterdir()] == ["picture.svg"]
 
 
+def case_picture_of_the_readme():
+    kept = EXAMPLES.parent / "docs" / "pictures" / "tp4-to-tp2dp2.svg"
+    drawn = good("draw", str(EXAMPLES / "run" / "tp4-to-tp2dp2.json"))
+    assert drawn == kept.read_text(), "draw it anew: ferry draw ... --out docs/pictures/..."
+
+
 def case_draw_fails():
     path = str(EXAMPLES / "run" / "tp4-to-tp2dp2.json")
     for words, wanted, text in (((), 2, "a SPEC is needed"), ((path, path), 2, "one SPEC"),
