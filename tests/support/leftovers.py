@@ -19,6 +19,7 @@ from pathlib import Path
 
 PLACES = ("/tmp", "/dev/shm")
 NAMES = ("ferry", "fy_")
+OF_TORCH = ("torchelastic_", "torchinductor_")  # torch keeps the logs and caches of its launcher
 WAIT_S = 60  # what is killed takes a moment to go
 
 
@@ -76,7 +77,7 @@ def left(folder):
     """What is left, a sentence each."""
     known = json.loads((folder / "known.json").read_text())
     found = ["the file %s" % (folder / name) for name in sorted(os.listdir(folder))
-             if name != "known.json"]
+             if name != "known.json" and not name.startswith(OF_TORCH)]
     found += ["process %d: %s" % one for one in sorted(processes(folder).items())
               if one[0] not in known["processes"]]
     if other_runs()[0] == 0:

@@ -66,7 +66,8 @@ def build(tp, ep, etp, pp):
     layer.layer_number = parallel_state.get_pipeline_model_parallel_rank() + 1
     layer.mlp = torch.nn.Module()
     layer.mlp.experts = SequentialMLP(
-        N_EXPERTS // ep, config, MLPSubmodules(ColumnParallelLinear, RowParallelLinear),
+        N_EXPERTS // ep, config,
+        MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear),
         model.pg_collection)
     model.decoder = torch.nn.Module()
     model.decoder.layers = torch.nn.ModuleList([layer])
