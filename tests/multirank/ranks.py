@@ -35,6 +35,7 @@ CLEARED_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_
                  "MASTER_ADDR", "MASTER_PORT")
 # Below where the kernel takes ports for connections from, so that none takes one before its rank.
 FIRST_PORT, LAST_PORT = 20000, 31999
+PORTS_OF_A_RUN = 400
 # What a busy machine may make of a second. Limits find hangs here, and nothing else: no case says
 # how long anything takes.
 SLOWNESS = 6
@@ -80,12 +81,37 @@ def nodes_if_ucx(text):
 
 given_ports = set()
 port_lock = threading.Lock()
+port_claims = []  # sockets whose names other runs see, until this process ends
+own_ports = []
+
+
+def claim_ports():
+    """Takes more ports for this run alone: others may look for one in the moment before ranks
+    listen."""
+    firsts = list(range(FIRST_PORT, LAST_PORT + 2 - PORTS_OF_A_RUN, PORTS_OF_A_RUN))
+    random.SystemRandom().shuffle(firsts)
+    for first in firsts:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind("\0ferry-test-ports-%d" % first)
+        except OSError:
+            claim.close()
+            continue
+        port_claims.append(claim)
+        own_ports[:] = range(first, first + PORTS_OF_A_RUN)
+        break
+    if not own_ports:
+        raise Failure("%d runs have all ports" % len(firsts))
+    given_ports.clear()  # new ones, or, in a run of very many worlds, the last ones anew
 
 
 def free_port(neighbours=0):
     """A port that nobody uses, nor those right after it; none is given to two cases of a run."""
+    with port_lock:
+        if not own_ports or len(given_ports) >= PORTS_OF_A_RUN // 2:
+            claim_ports()
     for _ in range(1000):
-        port = random.SystemRandom().randint(FIRST_PORT, LAST_PORT)
+        port = random.SystemRandom().choice(own_ports[:PORTS_OF_A_RUN - neighbours])
         wanted = set(range(port, port + neighbours + 1))
         with port_lock:
             if wanted & given_ports:
