@@ -87,8 +87,8 @@ def check_tensor(text, model, tensor):
 
 
 def case_random():
-    """Every tensor of some random specs; enough of them are drawn whole."""
-    n_drawn = 0
+    """Every tensor of some random specs; enough of them are drawn whole, and some have flat shards."""
+    n_drawn = n_flat = 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spec.json"
         for seed in range(OPTIONS.seed, OPTIONS.seed + OPTIONS.count):
@@ -102,7 +102,8 @@ def case_random():
                 assert status == 0, (seed, tensor.name, err)
                 check_tensor(out, model, tensor)
                 n_drawn += 1
-    assert n_drawn >= OPTIONS.count, n_drawn
+                n_flat += model.at_destination(tensor.name).is_flat()
+    assert n_drawn >= OPTIONS.count and n_flat > 0, (n_drawn, n_flat)
 
 
 def case_example():
@@ -188,7 +189,7 @@ def main():
     global OPTIONS
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ferry", required=True)
-    parser.add_argument("--count", type=int, default=12)
+    parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     OPTIONS = parser.parse_args()
     return cases.run(cases.chosen(globals()))
