@@ -38,7 +38,8 @@ def make(rank, size, n_bytes=N_BYTES, **options):
 
 def strike(ready, times=1):
     """Ctrl-C once something is so, and again once it was heard. With the last there is the mark
-    "heard"."""
+    "heard". What is waited for must say that the call which is meant has begun: a signal that comes
+    before it hits the test's own lines, this function's last one among them."""
     heard = threading.Semaphore(0)
     left = [times]
 
@@ -96,7 +97,7 @@ def interrupted_in_the_middle(rank, size):
     """Of both ranks: one stands in its progress callback."""
     service, _, other = make(rank, size, **SLOW)
     if rank == 0:
-        strike(lambda: is_marked("middle"))
+        strike(lambda: is_marked("middle") and is_in_use(service))
     else:
         hold_until(service, "heard")
     first = outcome(service.run)
