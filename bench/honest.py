@@ -4,9 +4,13 @@
     result = honest.begin(rounds=5, patience_s=60)   # waits for a quiet machine
     ...
     honest.end(result)                               # before the file is written
+    honest.write(path, result)                       # a list of numbers is one line
+
+scripts/figures.py makes docs/figures.md of such files; it refuses those that lack a word of KEPT.
 """
 
 import datetime
+import json
 import os
 import pathlib
 import platform
@@ -15,19 +19,23 @@ import subprocess
 import sys
 import time
 
+KEPT = ("date", "commit", "cpu", "cores", "load_before", "quiet", "rounds", "command")
+COLUMNS = 100
 QUIET = 0.1  # of all cores' time: the load average remembers what has ended for minutes
 HERE = pathlib.Path(__file__).resolve().parent
 began = {}  # the cores' and the own ticks, for end
 
 
 def commit():
-    """Of the source, with "+" where files are changed; None outside of a repository."""
+    """Of the source, with "+" where files are changed; None outside of a repository. New results,
+    which one benchmark after another writes, change nothing that is measured."""
     def git(*words):
         done = subprocess.run(["git", "-C", HERE, *words], capture_output=True, text=True,
                               check=False)
         return done.stdout.strip() if done.returncode == 0 else None
     number = git("rev-parse", "HEAD")
-    return number and number + ("+" if git("status", "--porcelain", "-uno") else "")
+    return number and number + ("+" if git("status", "--porcelain", "-uno", "--", ":/",
+                                         ":(top,exclude)bench/results") else "")
 
 
 def cpu_model():
@@ -56,12 +64,39 @@ def busy_share(seconds=1):
 
 
 def command_line():
-    """Less where the figures go, which is of this machine."""
+    """Less where the figures go, and less the folders of this machine."""
     words = list(sys.argv)
     if "--json" in words[:-1]:
         at = words.index("--json")
         del words[at:at + 2]
-    return shlex.join(["python3", *words])
+    return shlex.join(["python3", *map(without_folder, words)])
+
+
+def without_folder(word):
+    path = pathlib.PurePath(word)
+    if not path.is_absolute():
+        return word
+    if path.is_relative_to(HERE.parent):
+        return str(path.relative_to(HERE.parent))
+    return f"ELSEWHERE/{path.name}"
+
+
+def text(value, indent=""):
+    """As JSON: what is nothing but numbers and words is one line, and so is what fits into one."""
+    line = json.dumps(value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    is_flat = indent and not any(isinstance(part, (list, dict)) for part in parts)
+    if not parts or is_flat or (indent and len(indent) + len(line) <= COLUMNS):
+        return line
+    step = indent + " "
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(step + text(v, step) for v in value) + "\n" + indent + "]"
+    return "{\n" + ",\n".join(f"{step}{json.dumps(k)}: {text(v, step)}"
+                              for k, v in value.items()) + "\n" + indent + "}"
+
+
+def write(path, result):
+    pathlib.Path(path).write_text(text(result) + "\n")
 
 
 def wait_for_quiet(patience_s):

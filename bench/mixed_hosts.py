@@ -200,7 +200,7 @@ def main():
                 result["cases"].append(compare(arguments, case, op))
                 honest.end(result)
                 if arguments.json:  # after every case: a run cut short leaves what it has
-                    pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+                    honest.write(arguments.json, result)
 
 
 if __name__ == "__main__":

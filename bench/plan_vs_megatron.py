@@ -91,7 +91,7 @@ def main():
         print(f"{name:24} {statistics.median(values):12.6f} {min(values):12.6f} {max(values):12.6f}")
     print(f"ratio, all ranks' plans: {result['ratio_all_moves']:,.0f} x")
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+        honest.write(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ network.
 import argparse
 import gc
 import importlib.metadata
-import json
 import logging
 import pathlib
 import statistics
@@ -225,7 +224,7 @@ def main():
         print(f"{name:10} {row['median']:10.5f} {row['min']:10.5f} {row['max']:10.5f} "
               f"{result['ratio'].get(name, 1):10,.0f}")
     if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
+        honest.write(args.json, result)
 
 
 if __name__ == "__main__":

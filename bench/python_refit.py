@@ -297,11 +297,9 @@ def main():
         add_targets(targets, table[-1])
     targets.print()
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({**honest.end(record),
-                       "python": platform.python_version(), "megatron-core": version_of_megatron(),
-                       "targets": targets.lines, "table": table}, file, indent=1)
-            file.write("\n")
+        honest.write(arguments.json, {
+            **honest.end(record), "python": platform.python_version(),
+            "megatron-core": version_of_megatron(), "targets": targets.lines, "table": table})
 
 
 if __name__ == "__main__":

@@ -103,9 +103,7 @@ def main():
     honest.end(result)
     print(json.dumps(result, indent=1))
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+        honest.write(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -265,7 +265,7 @@ def main():
         result["fast"] = compare_fast(arguments)
     honest.end(result)
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+        honest.write(arguments.json, result)
 
 
 if __name__ == "__main__":

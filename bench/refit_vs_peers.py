@@ -379,7 +379,7 @@ def main():
                 honest.end(result)
                 result["targets"] = targets.lines
                 if arguments.json:  # after every part: a run that is cut short leaves what it has
-                    pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+                    honest.write(arguments.json, result)
     print(f"{os.cpu_count()} cores, load {result['load_before'][0]:.2f} before and "
           f"{os.getloadavg()[0]:.2f} after, {arguments.rounds} rounds of {arguments.runs} runs")
     targets.print()

@@ -30,7 +30,6 @@ and writes JSON with --json FILE.
 
 import argparse
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -425,7 +424,7 @@ def main():
             honest.end(result)
             result["targets"] = targets.lines
             if arguments.json:  # after every part: a run that is cut short leaves what it has
-                pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+                honest.write(arguments.json, result)
     print(f"{os.cpu_count()} cores, load {result['load_before'][0]:.2f} before and "
           f"{os.getloadavg()[0]:.2f} after, {arguments.rounds} rounds")
     targets.print()

@@ -154,7 +154,7 @@ def main():
     if arguments.json:
         result = {**record, "peer": f"megatron-core {version}", "seed": arguments.seed,
                   "times": times, "rounds_over_degree": rounds, "sizes": sizes}
-        pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+        honest.write(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -291,7 +291,7 @@ def save(arguments, result, targets):
     honest.end(result)
     result["targets"] = targets.lines
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+        honest.write(arguments.json, result)
 
 
 def main():

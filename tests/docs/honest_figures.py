@@ -5,14 +5,19 @@
 import json
 import pathlib
 import re
+import shutil
+import statistics
 import subprocess
 import sys
+import tempfile
 import unittest
 from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import honest  # noqa: E402
+
+RESULTS = sorted((ROOT / "bench" / "results").glob("*.json"))
 
 
 class Machine:
@@ -102,24 +107,118 @@ class Kept(unittest.TestCase):
             for call in ("honest.begin(", "honest.end(", "honest.add_arguments("):
                 self.assertIn(call, path.read_text(), path.name)
 
-    def test_every_figure_says_how_it_was_taken(self):
-        figures = (ROOT / "docs" / "figures.md").read_text()
-        rows = [[cell.strip() for cell in line.strip("|").split("|")]
-                for line in figures.splitlines() if line.startswith("| ")]
-        rows = [row for row in rows if row[0] != "what"]
-        self.assertGreaterEqual(len(rows), 20)
-        for row in rows:
-            self.assertEqual(len(row), 5, row)
-            self.assertTrue(row[1] and row[3] and row[4], row)
+    def test_every_result_says_how_it_was_taken(self):
+        for path in RESULTS:
+            record = json.loads(path.read_text())
+            for key in honest.KEPT:
+                self.assertIn(key, record, path.name)
+            for key in ("date", "commit", "rounds", "command"):
+                self.assertTrue(record[key], f"{path.name}: {key}")
+            self.assertRegex(record["commit"], r"^[0-9a-f]{40}\+?$", path.name)
+            self.assertNotRegex(record["command"], r"(^|[ =])/", path.name)
+            if "told_later" in record:
+                self.assertFalse(record["quiet"], path.name)
+            else:
+                self.assertIn("busy_during", record, path.name)
+                self.assertEqual(record["quiet"], max(record["busy_before"], record["busy_during"])
+                                 <= honest.QUIET, path.name)
 
-    def test_what_is_quoted_is_kept(self):
-        text = (ROOT / "docs" / "figures.md").read_text()
-        for name in sorted(set(re.findall(r"`([\w-]+\.json)`", text))):
-            record = json.loads((ROOT / "bench" / "results" / name).read_text())
-            for key in ("commit", "date", "cpu", "rounds", "command", "busy_during"):
-                self.assertIn(key, record, name)
-            self.assertTrue(record["quiet"], name)
-            self.assertGreaterEqual(record["rounds"], 5, name)
+    def test_results_are_short(self):
+        for path in RESULTS:
+            for line in path.read_text().splitlines():
+                self.assertNotRegex(line, r"^ *-?[\d.e+-]+,?$", path.name)
+
+    def test_the_short_form_changes_no_number(self):
+        deep = {"a": [1.5, -2e-9, 7], "b": {"c": [[0.1, 2], []], "d": {"e": None, "f": True}},
+                "g": [{"h": "x" * 90, "i": [1] * 40}, {}]}
+        self.assertEqual(json.loads(honest.text(deep)), deep)
+        self.assertIn(' "a": [1.5, -2e-09, 7],\n', honest.text(deep))
+
+    def test_no_folder_of_a_machine_is_kept(self):
+        words = [str(ROOT / "bench" / "some.py"), "--disk", "/mnt/fast", "--rounds", "5"]
+        with mock.patch.object(honest.sys, "argv", words):
+            self.assertEqual(honest.command_line(),
+                             "python3 bench/some.py --disk ELSEWHERE/fast --rounds 5")
+
+
+class Page(unittest.TestCase):
+    """docs/figures.md, its bars and the README's table are what the results make."""
+
+    def test_nothing_drifts(self):
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "figures.py", "--check"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+
+    def test_every_result_is_shown_with_how_it_was_taken(self):
+        page = (ROOT / "docs" / "figures.md").read_text()
+        for path in RESULTS:
+            record = json.loads(path.read_text())
+            rows = [line for line in page.splitlines() if line.endswith(f"`{path.name}` |")]
+            self.assertEqual(len(rows), 1, path.name)
+            cells = [cell.strip() for cell in rows[0].strip("|").split("|")]
+            self.assertIn(f"`{record['command']}`", cells)
+            self.assertIn(str(record["rounds"]), cells)
+            self.assertIn(record["commit"][:9], rows[0])
+            title = page[:page.index(rows[0])].rsplit("\n## ", 1)[1].splitlines()[0]
+            self.assertEqual("busy machine" in title or "not known" in title,
+                             not record["quiet"], title)
+            self.assertEqual(" only" in title, record["rounds"] < 5, title)
+
+    def test_losses_and_wide_spreads_are_marked(self):
+        """Of the collectives, counted here from the rounds: as many marks as the page has."""
+        page = (ROOT / "docs" / "figures.md").read_text()
+        for name in ("mixed", "mixed-two", "mixed-four", "mixed-eight"):
+            record = json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+            sizes = [size for case in record["cases"] for size in case["sizes"]]
+            behind = sum(statistics.median(size[peer]["ratios"]) < 0.995 for size in sizes
+                         for peer in ("mpi", "installed"))
+            wide = sum(size[peer]["spread"] > 0.25 for size in sizes
+                       for peer in ("mpi", "installed", "autotune_over_best"))
+            wide += sum(middle_half(size["ferry_us"]) > 0.25 for size in sizes)
+            section = page[:page.index(f"`{name}.json` |")].rsplit("\n## ", 1)[1]
+            self.assertEqual(section.count("behind**"), behind, name)
+            self.assertEqual(section.count("**spread"), wide, name)
+            self.assertTrue(behind or wide, name)
+
+    def test_a_figure_that_is_changed_by_hand_is_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / "tree"
+            for part in ("bench", "scripts", "docs/pictures"):
+                shutil.copytree(ROOT / part, copy / part)
+            for part in ("docs/figures.md", "README.md"):
+                shutil.copy(ROOT / part, copy / part)
+            for part, number in (("docs/figures.md", r"(\d) GB/s"), ("README.md", r"(\d) GB/s \|"),
+                                 ("docs/pictures/figures-refit.svg", r"(\d)</text>")):
+                text = (copy / part).read_text()
+                changed = re.sub(number, lambda m: m[0].replace(m[1], str(9 - int(m[1])), 1), text,
+                                 count=1)
+                self.assertNotEqual(text, changed, part)
+                (copy / part).write_text(changed)
+                done = subprocess.run([sys.executable, copy / "scripts" / "figures.py", "--check"],
+                                      capture_output=True, text=True, check=False)
+                self.assertEqual(done.stdout, f"{part} is not what the results make\n")
+                self.assertEqual(done.returncode, 1)
+                (copy / part).write_text(text)
+
+    def test_a_result_that_does_not_say_how_it_was_taken_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / "tree"
+            for part in ("bench", "scripts"):
+                shutil.copytree(ROOT / part, copy / part)
+            path = copy / "bench" / "results" / "plan.json"
+            record = json.loads(path.read_text())
+            del record["commit"]
+            path.write_text(json.dumps(record))
+            done = subprocess.run([sys.executable, copy / "scripts" / "figures.py", "--check"],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("plan.json does not say its commit", done.stderr)
+
+
+def middle_half(values):
+    ordered = sorted(values)
+    n = len(ordered)
+    return (ordered[n * 3 // 4] - ordered[n // 4]) / statistics.median(values)
 
 
 class Face(unittest.TestCase):
@@ -131,15 +230,54 @@ class Face(unittest.TestCase):
         self.assertLessEqual(max(len(line) for line in lines if line.startswith("|")), 160)
         self.assertIn("not yet", "\n".join(lines))
 
-    def test_old_figures_are_marked(self):
-        """Where a row of the README has a star, the table of old figures has its number."""
-        old = (ROOT / "docs" / "figures.md").read_text().split("\nEarlier,")[1]
-        rows = [line.split("|") for line in (ROOT / "README.md").read_text().splitlines()
-                if line.startswith("|") and "(*)" in line]
-        self.assertTrue(rows)
-        for row in rows:
-            for number in re.findall(r"[\d.]+", row[-2]):
-                self.assertIn(number, old, row)
+    def test_the_figures_are_those_of_the_results(self):
+        """Each row's ratio, counted here from the rounds; a star where the rounds or the machine
+        leave doubt."""
+        found = [[cell.strip() for cell in line.strip("|").split("|")]
+                 for line in (ROOT / "README.md").read_text().split("\n## Figures\n")[1]
+                 .split("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+        self.assertEqual(len(found), 8)
+        for row, (names, ratios) in zip(found, expected_rows()):
+            self.assertEqual(len(row), 4, row)
+            written = [float(number.replace(",", "")) for number in
+                       re.findall(r"[\d.,]+", row[3])]
+            self.assertEqual(len(written), len(ratios), row)
+            for number, rounds in zip(written, ratios):
+                middle = statistics.median(rounds)
+                self.assertAlmostEqual(number, middle, delta=max(0.006, 0.006 * middle), msg=row)
+            records = [result(name) for name in names]
+            doubtful = (any(not r["quiet"] or r["rounds"] < 5 for r in records)
+                        or any(len(r) > 1 and middle_half(r) > 0.25 for r in ratios))
+            self.assertEqual("(*)" in row[0], doubtful, row)
+            self.assertEqual("slower" in row[0], all(statistics.median(r) < 1 for r in ratios), row)
+
+    def test_losses_are_shown(self):
+        text = (ROOT / "README.md").read_text().split("\n## Figures\n")[1].split("\n## ")[0]
+        self.assertIn("**slower:**", text)
+
+
+def result(name):
+    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+
+
+def expected_rows():
+    """The files and the rounds' ratios of each row of the README, in its order."""
+    def collective(name, op, size):
+        return next(s["mpi"]["ratios"] for case in result(name)["cases"] if case["op"] == op
+                    for s in case["sizes"] if s["bytes"] == size)
+    rates = next(row["GBps"] for row in result("python_refit")["table"] if row["ranks"] == 4)
+    for kind in ("Python, malloc", "Python, ferry"):
+        yield ["python_refit"], [[a / b for a, b in zip(rates[kind], rates["gloo"])]]
+    planner = result("python_planner")
+    yield ["python_planner"], [[statistics.median(planner["megatron"]["seconds"])
+                                / statistics.median(planner["call"]["seconds"])]]
+    disks = result("reshard")
+    yield ["reshard"], [disks["disk"]["caches"]["warm"]["ratios"]["tp4 / script"]]
+    for size in (65536, 4194304):
+        yield ["mixed"], [collective("mixed", "all-reduce-all-gather", size)]
+    yield (["mixed-two", "mixed-eight"], [collective(name, "all-gather", 524288)
+                                          for name in ("mixed-two", "mixed-eight")])
+    yield ["reshard"], [disks["tmpfs"]["caches"]["warm"]["ratios"]["tp8pp2 / cp"]]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,587 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Makes docs/figures.md, its bars and the README's table of what bench/results/ holds.
+
+    python3 scripts/figures.py            # writes them, after it has put results into their short form
+    python3 scripts/figures.py --check    # writes nothing; says what is not as it would write it
+
+No number stands in this file: all come from results, which say when and how they were taken.
+"""
+
+import argparse
+import datetime
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+sys.path.insert(0, str(ROOT / "bench"))
+sys.path.insert(0, str(ROOT / "scripts"))
+import bars  # noqa: E402
+import honest  # noqa: E402
+from transport_vs_peers import median, size_text, spread  # noqa: E402
+
+WIDE = 0.25
+ENOUGH = 5  # rounds
+
+
+# ---- numbers as people read them ----
+
+def digits(value, count=3):
+    """With so many digits that count, and commas from a thousand on."""
+    value = float(f"{value:.{count}g}")
+    after = max(0, count - len(str(int(abs(value)))) if abs(value) >= 1 else count)
+    return f"{value:,.{after}f}".rstrip("0").rstrip(".") if after else f"{value:,.0f}"
+
+
+def seconds(value):
+    for unit, scale in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale or unit == "us":
+            return f"{digits(value / scale)} {unit}"
+    return ""
+
+
+def rate(values):
+    return f"{digits(median(values))} GB/s"
+
+
+def ratio(values, spread_of=None):
+    """The ratio; what is worse than the peer, and what rounds agree little on, says so."""
+    values = values if isinstance(values, list) else [values]
+    middle = median(values)
+    wide = spread(values) if spread_of is None else spread_of
+    text = f"{middle:,.0f} x" if middle >= 100 else f"{middle:.2f} x"
+    if middle < 0.995:
+        text = f"**{text}, behind**"
+    return text + mark(wide, len(values) > 1 or spread_of is not None)
+
+
+def mark(wide, is_known=True):
+    """The spread, where there is one to be known."""
+    if not is_known:
+        return ""
+    return f"; **spread {percent(wide)}**" if wide > WIDE else f"; {percent(wide)}"
+
+
+def percent(share):
+    return f"{100 * share:.0f} %"
+
+
+def figure(text, values):
+    return text + mark(spread(values), len(values) > 1)
+
+
+def middle_and_ends(least, middle, most):
+    return f"{seconds(middle)} ({seconds(least)} .. {seconds(most)})"
+
+
+# ---- how a file was taken ----
+
+def doubts(record):
+    """Why its figures are marked: nothing, if the machine was quiet and there were rounds enough."""
+    found = []
+    if not record["quiet"]:
+        if record.get("busy_during") is None:
+            found.append("not known to be quiet")
+        else:
+            found.append(f"busy machine: others had {percent(record['busy_during'])} of it")
+    if record["rounds"] < ENOUGH:
+        found.append(f"{record['rounds']} round{'s' if record['rounds'] > 1 else ''} only")
+    return found
+
+
+def day(record):
+    taken = datetime.datetime.fromisoformat(record["date"])
+    return f"{taken.day} {taken:%B %Y}"
+
+
+def provenance(name, record):
+    """A row of a table of one: when, of what, on what, and by which command."""
+    load = record["load_before"]
+    load = "not kept" if load is None else f"{load[0]:.1f}" + (
+        f"; {record['load_after'][0]:.1f}" if record.get("load_after") else "")
+    others = record.get("busy_during")
+    commit = record["commit"]
+    cells = [day(record), f"`{commit[:9]}{'+' if commit.endswith('+') else ''}`",
+             f"{record['cpu'] or 'not kept'}, {record['cores']} cores", load,
+             "not kept" if others is None else percent(others), str(record["rounds"]),
+             "**" + "; ".join(doubts(record)) + "**" if doubts(record) else "quiet",
+             f"`{record['command']}`", f"`{name}.json`"]
+    return table(["date", "commit", "CPU", "load before; after", "others", "rounds", "marks",
+                  "command", "file"], [cells])
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+# ---- refit ----
+
+def arrow(case):
+    return " -> ".join(case.split(":")[1:])
+
+
+def refit(record):
+    cases = record["matrix"]
+    rows = [["ferry", *(figure(rate(c["ferry_GBps"]), c["ferry_GBps"]) for c in cases)],
+            ["over a streaming copy by all cores",
+             *(ratio(c["over_limits"]["copy"]) for c in cases)]]
+    for peer in ("MPI_Alltoallw", "best MPI path"):
+        title = {"best MPI path": "over Open MPI's best way"}.get(peer, f"over Open MPI's {peer}")
+        rows.append([title, *(ratio(c["over_mpi"][peer]["ratios"]) for c in cases)])
+    return table(["processes", *(arrow(c["case"]) for c in cases)], rows)
+
+
+def python_refit(record):
+    kinds = {"malloc": "torch's memory", "ferry": "ferry's memory"}
+    columns = [(row, kind) for row in record["table"] for kind in kinds]
+    def over(row, kind, peer):
+        ours = row["GBps"][f"Python, {kind}"]
+        return ratio([a / b for a, b in zip(ours, row["GBps"][peer])])
+    rows = [["`ferry.Refit`", *(figure(rate(values), values) for values in
+                                (row["GBps"][f"Python, {kind}"] for row, kind in columns))],
+            ["Megatron-Core over Gloo", *(rate(row["GBps"]["gloo"]) for row, _ in columns)],
+            ["ferry over it", *(over(row, kind, "gloo") for row, kind in columns)],
+            ["over the C program, same memory",
+             *(over(row, kind, f"C, {kind}") for row, kind in columns)]]
+    return table(["ranks, memory", *(f"{row['ranks']}, {kinds[kind]}" for row, kind in columns)],
+                 rows)
+
+
+def targets_table(record, names=None):
+    rows = []
+    for line in record["targets"]:
+        if names is None or any(name in line["what"] for name in names):
+            is_met = "met" if line["met"] else "**missed**"
+            rows.append([line["what"], digits(line["measured"]) + mark(line["spread"]),
+                         line["target"], is_met])
+    return table(["what", "measured; spread", "wanted", ""], rows)
+
+
+def refit_hosts(record):
+    rows = [[f"{c['case']} hosts at 1 Gbit/s, seconds over the bound of the busiest port",
+             f"{median(c['ratios']):.2f}" + mark(spread(c["ratios"]))] for c in record["slow"]]
+    fast = record["fast"]
+    rows.append(["2 hosts without a limit, TCP: over the best of `ucx_perftest`",
+                 ratio(fast["ratios"])])
+    return table(["what", "measured; spread"], rows)
+
+
+# ---- collectives ----
+
+def op_title(case):
+    names = {"all-reduce-all-gather": "all-reduce + all-gather",
+             "reduce-scatter-all-reduce": "reduce-scatter + all-reduce"}
+    title = names.get(case["op"], case["op"])
+    if case["tp"] > 1 and case["dp"] > 1:
+        title += f", TP{case['tp']} x DP{case['dp']}"
+    return f"{title}, {case['tp'] * case['dp']} ranks"
+
+
+def mixed(record):
+    text = ""
+    for case in record["cases"]:
+        sizes = case["sizes"]
+        rows = [["ferry, each rank bound to a core",
+                 *(figure(seconds(median(s["ferry_us"]) * 1e-6), s["ferry_us"]) for s in sizes)],
+                [f"Open MPI's best of {max(len(s['mpi_us']) for s in sizes)}, bound alike, over it",
+                 *(ratio(s["mpi"]["ratios"]) for s in sizes)],
+                ["Open MPI as installed, over ferry as installed",
+                 *(ratio(s["installed"]["ratios"]) for s in sizes)],
+                ["AUTOTUNE over the fastest fixed mode",
+                 *(f"{median(s['autotune_over_best']['ratios']):.2f}"
+                   + mark(s["autotune_over_best"]["spread"]) for s in sizes)]]
+        text += table([op_title(case), *(size_text(s["bytes"]) for s in sizes)], rows) + "\n"
+    return text.rstrip("\n") + "\n"
+
+
+def mixed_hosts(record):
+    """Of the time that the slowest link must take; a round each, so there is no spread."""
+    sizes = [s["bytes"] for s in record["cases"][0]["sizes"]]
+    rows = []
+    for case in record["cases"]:
+        modes = {mode.rsplit("-", 1)[0] for s in case["sizes"] for mode in s["of_bound"]}
+        for family in sorted(modes - {"base", "base-tp"}) + ["base-one"]:
+            cells = []
+            for s in case["sizes"]:
+                of = [v for mode, v in s["of_bound"].items() if mode.startswith(family)]
+                cells.append(f"{max(of):.2f}" if of else "")
+            rows.append([f"{case['hosts']} hosts x {case['ranks_per_host']}, {family.upper()}",
+                         *cells])
+    return table(["bound over seconds", *map(size_text, sizes)], rows)
+
+
+# ---- plans ----
+
+def plan(record):
+    rows = [[c["case"], middle_and_ends(c["min_s"], c["median_s"], c["max_s"]),
+             f"{c['plan_moves']:,}", f"{c['peak_kib'] / 1024:.1f} MiB"] for c in record["cases"]]
+    return table(["case", "seconds (least .. most)", "moves of all ranks", "peak memory"], rows)
+
+
+def python_planner(record):
+    names = {"call": "rank 0's whole call, with its Python objects",
+             "core": "rosters and plan alone, without objects",
+             "local": "rank 0's moves as Python objects", "spec": "plan of a spec",
+             "ops": "one rank's own moves"}
+    peer = record["megatron"]
+    rows = [[title, middle_and_ends(record[key]["min"], record[key]["median"], record[key]["max"])
+             + mark(record[key]["spread"]),
+             f"{record['ratio'][key]:,.0f} x" if key in ("call", "core") else ""]
+            for key, title in names.items()]
+    rows.append([f"{record['peer']}: build_centralized_reshard_plan",
+                 middle_and_ends(peer["min"], peer["median"], peer["max"]) + mark(peer["spread"]),
+                 ""])
+    return table(["what", "seconds (least .. most); spread", "ferry ahead"], rows)
+
+
+def schedule_megatron(record):
+    rows = []
+    for case in record["times"]:
+        ours, theirs = case["ferry_assign_s"], case["megatron_assign_s"]
+        rows.append([case["case"], middle_and_ends(min(ours), median(ours), max(ours)),
+                     f"{case['ferry_rounds']} ({case['degree']})",
+                     middle_and_ends(min(theirs), median(theirs), max(theirs)),
+                     str(case["megatron_rounds"]),
+                     ratio([t / o for t, o in zip(theirs, ours)])])
+    text = table(["rounds for each batch of", "ferry", "its rounds (no fewer can be)",
+                  record["peer"], "its rounds", "ferry ahead; spread"], rows)
+    loads = [row for row in record["sizes"] if "cluster" not in row["case"]]
+    ends = [f"{min(row[key] for row in loads):.3f} .. {max(row[key] for row in loads):.3f}"
+            for key in ("ferry_optimal", "megatron")]
+    return text + (f"\nPredicted time over the bound, {len(loads)} random loads without latency "
+                   f"(computed, not timed): {ends[0]}; the package's iterations: {ends[1]}.\n")
+
+
+def schedule(record):
+    rows = []
+    for case in record["cases"]:
+        if case["part"] == "colour":
+            rows.append([f"edge colouring, {case['case']}", middle_and_ends(
+                case["least-s"], case["median-s"], case["most-s"]), "",
+                f"{case['peak-MiB']:.0f} MiB"])
+        elif case["part"] == "refit":
+            rows.append([f"scheduling {case['case']}: predicted {seconds(case['simulated'])}",
+                         seconds(case["schedule-s"]), f"{case['simulated/bound']:.3f}", ""])
+        elif case["part"] == "simulate":
+            rows.append([f"simulating {case['case']}", seconds(case["simulate-s"]),
+                         f"{case['ratio']:.3f}", f"{case['peak-MiB']:.0f} MiB"])
+        elif case["part"] == "fan-out" and re.match(r"[14] GiB to (8|64)\b", case["case"]):
+            rows.append([f"{case['case']}: predicted {seconds(case['simulated'])}"
+                         if case["simulated"] < 1e6 else case["case"],
+                         seconds(case["schedule-s"]), f"{case['simulated/receiver']:.3f}", ""])
+    return table(["what", "seconds it takes", "predicted over the bound", "peak memory"], rows)
+
+
+def largest(record):
+    return table(["`ferry plan " + record["spec"] + " --schedule`", "measured"], [
+        ["seconds", ", ".join(map(seconds, record["seconds"]))],
+        ["of the processor, user", ", ".join(map(seconds, record["user_s"]))],
+        ["peak memory", f"{max(record['peak_kib']) / (1 << 20):.2f} GiB"]])
+
+
+# ---- checkpoints ----
+
+PLACES = (("disk", "warm"), ("disk", "cold"), ("tmpfs", "warm"))
+TO = {"tp4": "logical -> TP4", "tp8pp2": "TP4 -> TP8 x PP2"}
+
+
+def place_title(record, place, cache):
+    size = f"{record[place]['bytes'] / (1 << 30):.0f} GiB"
+    return f"{size} in memory" if place == "tmpfs" else f"{size} on disk, {cache} cache"
+
+
+def reshard(record):
+    places = [(place, cache) for place, cache in PLACES
+              if cache in record.get(place, {}).get("caches", {})]
+    rows = []
+    for place, cache in places:
+        jobs = record[place]["caches"][cache]["jobs"]
+        ratios = record[place]["caches"][cache]["ratios"]
+        for to, title in TO.items():
+            script = f"{to} / script"
+            rows.append([f"{place_title(record, place, cache)}: {title}",
+                         figure(rate(jobs[f"ferry {to}"]["GBps"]), jobs[f"ferry {to}"]["GBps"]),
+                         rate(jobs["cp"]["GBps"]), ratio(ratios[f"{to} / cp"]),
+                         rate(jobs[f"script {to}"]["GBps"]) if script in ratios else "",
+                         ratio(ratios[script]) if script in ratios else "",
+                         ratio(ratios[f"{script} less its start"]) if script in ratios else ""])
+    text = table(["what", "ferry", "two `cp` at once", "over them", "script with torch",
+                  "over it", "less its start"], rows)
+    cases = record.get("open", {}).get("cases", {})
+    rows = [[f"`{what}`" if " sharded" not in what else f"`{what.split()[0]}` of TP4",
+             figure(seconds(median(case["seconds"])), case["seconds"]),
+             f"{case['RssAnon'] / record['open']['tensors']:,.0f} B a tensor"]
+            for what, case in cases.items()]
+    if rows:
+        text += "\n" + table([f"a checkpoint of {record['open']['tensors']:,} tensors",
+                              "seconds; spread", "memory"], rows)
+    return text
+
+
+# ---- the layers below ----
+
+def python_service(record):
+    register, run = record["register"], record["run"]
+    names = {"sends-ns": "registering a tensor of a list, to send",
+             "receives-ns": "the same, to receive", "lookup-ns": "beside: a look-up in a dict",
+             "tuples-ns": "beside: making the caller's list of tuples",
+             "tuples-no-gc-ns": "the same without the garbage collector"}
+    rows = [[title, seconds(register[key]["median"] * 1e-9) + mark(register[key]["spread"])]
+            for key, title in names.items()]
+    rows.append(["`run()` of eight bytes over the same call in C",
+                 seconds(run["over-us"]["median"] * 1e-6) + mark(run["over-us"]["spread"])])
+    return table(["what", "seconds; spread"], rows)
+
+
+def by_size(record, key, head, rows):
+    """Rows are a title and what makes a cell of a case."""
+    return table([head, *(size_text(case["bytes"]) for case in record[key])],
+                 [[title, *(cell(case) for case in record[key])] for title, cell in rows]) + "\n"
+
+
+def middle_range(values, unit):
+    return figure(f"{digits(median(values))} {unit}", values)
+
+
+def fastest(ways):
+    """Of several ways, the one with the best median."""
+    return max(ways.values(), key=lambda values: median(values) if values else 0)
+
+
+def transport(record):
+    puts = [dict(row, bytes=int(row["case"].split()[1]) << 10) for row in record["copies"]
+            if row["part"] == "put" and row["case"].startswith("shm")]
+    text = by_size({"puts": puts}, "puts", "put into another process, shared memory", [
+        ("ferry", lambda c: f"{digits(c['put'])} GB/s" + mark(c["put-spread"])),
+        ("over one core's streaming copy",
+         lambda c: ratio(c["over-streaming"], c["over-streaming-spread"]))])
+    text += by_size(record["mpi"], "attach", "put into plain memory of a process", [
+        ("ferry", lambda c: middle_range(c["ferry_GBps"]["put-registered"], "GB/s")),
+        ("Open MPI, best way", lambda c: f"{digits(max(map(median, plain(c))))} GB/s"),
+        ("ferry over it", lambda c: ratio(c["over_mpi"])),
+        ("over `process_vm_writev` alone",
+         lambda c: ratio(c["ferry_GBps"]["over-process_vm_writev"])),
+        ("ferry, into symmetric memory",
+         lambda c: middle_range(c["ferry_GBps"]["put-symmetric"], "GB/s"))])
+    text += by_size(record["ucx"], "streams", "UCX over TCP on one machine", [
+        ("ferry", lambda c: middle_range([v / 1024 for v in c["MiBps"]["ferry"]], "GiB/s")),
+        ("`ucx_perftest`, best way",
+         lambda c: f"{digits(median(fastest(theirs(c))) / 1024)} GiB/s"),
+        ("ferry over it", lambda c: ratio(c["ratios"]))])
+    return text + targets_table(record, ("signal", "barrier", "start of", "ucp_put_lat"))
+
+
+def plain(case):
+    """Open MPI's ways into memory that it has not allocated itself."""
+    return [values for way, values in case["mpi_GBps"].items() if way != "put-allocated" and values]
+
+
+def theirs(case):
+    return {way: values for way, values in case["MiBps"].items() if way != "ferry"}
+
+
+# ---- the page ----
+
+SECTIONS = [
+    ("refit", "Refit between processes of one machine", refit,
+     "A matrix of 1 GiB, bf16, row shards become column shards, in memory of ferry's huge pages on "
+     "both sides."),
+    ("python_refit", "Refit in Python", python_refit,
+     "The same matrix. Megatron-Core moves it by its execute_reshard_plan over GlooCopyService."),
+    ("refit-layers", "Refit of models, of small tensors, and with checksums", targets_table,
+     "Two layers, embedding and head of Llama 2 70B on 8 processes; 100,000 tensors of 1 to 16 KiB; "
+     "what checksums cost. L is a streaming copy by all cores."),
+    ("refit_hosts", "Refit between hosts", refit_hosts,
+     "Hosts are network namespaces; the bound is what a plain TCP stream takes on the same link."),
+    ("mixed", "Fused collectives, 4 ranks", mixed,
+     "Open MPI's best is the fastest of all ways to write the operation and of several settings, "
+     "size by size."),
+    ("mixed-8k", "The same at 8 KiB, again", mixed,
+     "The run above was before a fault of AUTOTUNE at 8 KiB was mended."),
+    ("mixed-four", "Plain collectives, 4 ranks", mixed, ""),
+    ("mixed-two", "Plain collectives, 2 ranks", mixed, ""),
+    ("mixed-eight", "8 ranks on 2 cores", mixed, ""),
+    ("mixed_hosts", "All-reduce between hosts", mixed_hosts,
+     "At 1 Gbit/s: of the bound, the better of unicast and multicast. WAITS meets after each step."),
+    ("plan", "Planning", plan,
+     "Equal bytes per rank in the cases `one rank of N`. Kimi-K2 is a model of a trillion "
+     "parameters."),
+    ("python_planner", "Planning in Python, 256 -> 256 ranks", python_planner,
+     "Dense, 80 layers, the same metadata of all ranks and the same moves on both sides. Fewer "
+     "ranks give less."),
+    ("schedule-megatron", "Scheduling beside Megatron-Core", schedule_megatron, ""),
+    ("schedule", "Scheduling", schedule,
+     "Cluster: 50 GB/s and 5 us a rank. What is predicted is computed, and repeats; seconds that "
+     "it takes are measured."),
+    ("largest", "The largest example: 16,384 -> other 16,384 ranks", largest, ""),
+    ("reshard", "Checkpoints", reshard,
+     "With the sync of all files. `cp` copies half of the bytes each; the script is "
+     "`bench/reshard_script.py`, with safetensors and torch."),
+    ("transport", "Puts, signals, barriers", transport,
+     "Each line beside what it should reach, GB/s over GB/s where nothing else is said."),
+    ("python_service", "What a call from Python costs", python_service, ""),
+]
+
+HEAD = """# Figures
+
+Made by `scripts/figures.py` of the files in `bench/results/`; a test holds it against them. All was measured on hosts, on
+a virtual machine with 2 cores. On GPUs, nothing is measured: not yet.
+
+Figures are medians. Behind a semicolon is the spread: the middle half of the rounds, over their median. Marks:
+
+- **behind**: ferry is slower than what it is held against. **missed**: less than what was wanted.
+- **spread 40 %**: above 25 %, so the rounds agree little.
+- **busy machine**: others had more than a tenth of the cores. **not known to be quiet**: it was not watched then.
+- **2 rounds only**: fewer than five. Take such sections for the order of magnitude.
+
+"Others" is the share of the cores that went to anything else than the benchmark while it ran; the load is the average
+of a minute, with what had just ended. A benchmark waits for a quiet machine before it begins. Open MPI is 4.1.4 of
+Debian 12. Equal inputs and equal binding to cores stand on both sides of every ratio.
+"""
+
+
+def load(name):
+    record = json.loads((RESULTS / f"{name}.json").read_text())
+    lacks = [key for key in honest.KEPT if key not in record]
+    if lacks:
+        sys.exit(f"bench/results/{name}.json does not say its {', '.join(lacks)}; bench/run.py keeps "
+                 "them for programs in C, and bench/honest.py for scripts")
+    if any(not record[key] for key in ("date", "commit", "rounds", "command")):
+        sys.exit(f"bench/results/{name}.json has an empty date, commit, number of rounds or command")
+    return record
+
+
+def page(records):
+    text = HEAD
+    drawn = {first: (name, title) for name, first, title in bars.PLACES}
+    for name, title, write, words in SECTIONS:
+        if name not in records:
+            continue
+        record = records[name]
+        text += f"\n## {title}{' (' + '; '.join(doubts(record)) + ')' if doubts(record) else ''}\n"
+        if name in drawn:
+            text += f"\n![{drawn[name][1]}](pictures/figures-{drawn[name][0]}.svg)\n"
+        text += f"\n{words}\n" if words else ""
+        if record.get("told_later"):
+            text += ("\nDate and commit are those of the change that brought the file: it did not "
+                     "keep them then.\n")
+        text += f"\n{write(record)}\n{provenance(name, record)}"
+    return text
+
+
+# ---- the README's table ----
+
+def star(record, *ratios):
+    return " (*)" if doubts(record) or any(spread(r) > WIDE for r in ratios) else ""
+
+
+def size_of(record, op, size):
+    case = next(c for c in record["cases"] if c["op"] == op)
+    return next(s for s in case["sizes"] if s["bytes"] == size)
+
+
+def short_ratio(value):
+    return f"{value:,.0f} x" if value >= 100 else f"{value:.1f} x" if value >= 2 else f"{value:.2f} x"
+
+
+def readme_rows(records):
+    rows = []
+    python = records["python_refit"]
+    row = next(r for r in python["table"] if r["ranks"] == 4)["GBps"]
+    for kind, what, beside in (
+            ("malloc", "refit, 1 GiB bf16, 4 Python processes, torch's memory",
+             f"Megatron-Core over Gloo: {rate(row['gloo'])}"),
+            ("ferry", "the same in ferry's memory", "the same")):
+        ours = row[f"Python, {kind}"]
+        over = [a / b for a, b in zip(ours, row["gloo"])]
+        rows.append((what + star(python, over), rate(ours), beside, short_ratio(median(over))))
+    planner = records["python_planner"]
+    rows.append(("planning 256 -> 256 ranks in Python, the whole call" + star(planner),
+                 seconds(planner["call"]["median"]),
+                 f"Megatron-Core: {seconds(planner['megatron']['median'])}",
+                 short_ratio(planner["ratio"]["call"])))
+    disk = records["reshard"]["disk"]["caches"]["warm"]
+    over = disk["ratios"]["tp4 / script"]
+    rows.append((f"{records['reshard']['disk']['bytes'] / (1 << 30):.0f} GiB checkpoint to TP4, on "
+                 "disk" + star(records["reshard"], over), rate(disk["jobs"]["ferry tp4"]["GBps"]),
+                 "a script with safetensors and torch", short_ratio(median(over))))
+    for size, what in ((65536, "all-reduce + all-gather, 64 KiB, 4 ranks"),
+                       (4194304, "the same, 4 MiB")):
+        case = size_of(records["mixed"], "all-reduce-all-gather", size)
+        over = case["mpi"]["ratios"]
+        rows.append((what + star(records["mixed"], over), seconds(median(case["ferry_us"]) * 1e-6),
+                     f"Open MPI, its best of {len(case['mpi_us'])} ways: "
+                     + seconds(median(case["mpi"]["us"]) * 1e-6),
+                     short_ratio(median(over))))
+    rows += slower_rows(records)
+    return rows
+
+
+def slower_rows(records):
+    two, eight = (size_of(records[name], "all-gather", 524288)
+                  for name in ("mixed-two", "mixed-eight"))
+    title = "all-gather, 512 KiB, 2 ranks; 8 ranks on 2 cores"
+    worse = max((records["mixed-two"], records["mixed-eight"]), key=lambda r: len(doubts(r)))
+    rows = [(title + star(worse, two["mpi"]["ratios"], eight["mpi"]["ratios"]),
+             "; ".join(seconds(median(c["ferry_us"]) * 1e-6) for c in (two, eight)),
+             "Open MPI at its best",
+             "; ".join(f"{median(c['mpi']['ratios']):.2f}" for c in (two, eight)) + " x")]
+    memory = records["reshard"]["tmpfs"]["caches"]["warm"]
+    over = memory["ratios"]["tp8pp2 / cp"]
+    rows.append((f"{records['reshard']['tmpfs']['bytes'] / (1 << 30):.0f} GiB checkpoint, TP4 to "
+                 "TP8 x PP2, in memory" + star(records["reshard"], over),
+                 rate(memory["jobs"]["ferry tp8pp2"]["GBps"]), "two `cp` at once",
+                 short_ratio(median(over))))
+    return [(("**slower:** " if all(float(r) < 1 for r in re.findall(r"[\d.]+", row[-1])) else "")
+             + row[0], *row[1:]) for row in rows]
+
+
+def readme(text, records):
+    """The README with its table of figures made anew."""
+    begin = text.index("| what | ferry | beside it | ratio |")
+    end = text.index("\n\n", begin) + 1
+    return text[:begin] + table(["what", "ferry", "beside it", "ratio"],
+                                [list(row) for row in readme_rows(records)]).replace(
+        "| --- | --- | --- | --- |", "|---|---|---|---|") + text[end:]
+
+
+# ---- all of it ----
+
+def made():
+    """Every file that is made of results, by path, with its text."""
+    names = sorted(path.stem for path in RESULTS.glob("*.json"))
+    unknown = set(names) - {name for name, *_ in SECTIONS}
+    if unknown:
+        sys.exit(f"no section of the page shows bench/results/{min(unknown)}.json")
+    records = {name: load(name) for name in names}
+    files = {RESULTS / f"{name}.json": honest.text(records[name]) + "\n" for name in names}
+    files[ROOT / "docs" / "figures.md"] = page(records)
+    for name, text in bars.draw(records, doubts).items():
+        files[ROOT / "docs" / "pictures" / f"figures-{name}.svg"] = text
+    path = ROOT / "README.md"
+    files[path] = readme(path.read_text(), records)
+    return files
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    is_drifting = False
+    for path, text in made().items():
+        if path.exists() and path.read_text() == text:
+            continue
+        is_drifting = True
+        print(f"{path.relative_to(ROOT)} is not what the results make"
+              if arguments.check else f"wrote {path.relative_to(ROOT)}")
+        if not arguments.check:
+            path.write_text(text)
+    return 1 if arguments.check and is_drifting else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
