@@ -160,8 +160,10 @@ def plans(records, doubts):
     record = records["plan"]
     for case in record["cases"]:
         if "sender" not in case["case"]:
-            model, what = case["case"].split(", ")
-            chart.group(model, [("a", case["median_s"], seconds_text(case["median_s"]))],
+            label, what = case["case"], ""
+            if len(label) > 26:
+                label, what = label.split(", ")
+            chart.group(label, [("a", case["median_s"], seconds_text(case["median_s"]))],
                         bool(doubts(record)), what, RIGHT)
     end = chart.y
     for power in range(-4, 3):

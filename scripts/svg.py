@@ -15,7 +15,9 @@ STYLE = """text { font: 13px system-ui, sans-serif; fill: #24292f; }
 .head { fill: #57606a; }
 text.in { fill: #16191d; }
 .a { fill: #7fb3e6; } .b { fill: #f2a365; } .c { fill: #8fd18a; } .d { fill: #d99ae0; }
-.e { fill: #c3cad1; } .f { fill: #f0d264; }
+.e { fill: #c3cad1; } .f { fill: #f0d264; } .g { fill: #74c9c3; }
+.inside { stroke: #4a90d9; stroke-width: 2; fill: none; } .inside-head { fill: #4a90d9; }
+.between { stroke: #e07b2e; stroke-width: 2; fill: none; } .between-head { fill: #e07b2e; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3; }
 .small { fill: #9da7b1; }
@@ -58,16 +60,16 @@ class Drawing:
         self.add(f'<path class="{style}" d="M{number(x1)} {number(y1)} L{number(x2)} {number(y2)}"/>',
                  max(y1, y2))
 
-    def arrow(self, *points):
+    def arrow(self, *points, style="arrow", head="head"):
         """Along points (x, y), with a head at the last."""
         (x1, y1), (x2, y2) = points[-2:]
         length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 1e-9)
         dx, dy = (x2 - x1) / length, (y2 - y1) / length
         steps = " L".join(f"{number(x)} {number(y)}" for x, y in points)
-        self.add(f'<path class="arrow" d="M{steps}"/>', max(y for _, y in points))
+        self.add(f'<path class="{style}" d="M{steps}"/>', max(y for _, y in points))
         corners = [(x2, y2), (x2 - 9 * dx - 4 * dy, y2 - 9 * dy + 4 * dx),
                    (x2 - 9 * dx + 4 * dy, y2 - 9 * dy - 4 * dx)]
-        self.add('<path class="head" d="M' + " L".join(f"{number(x)} {number(y)}"
+        self.add(f'<path class="{head}" d="M' + " L".join(f"{number(x)} {number(y)}"
                                                        for x, y in corners) + ' Z"/>', y2)
 
     def write(self):

@@ -1,0 +1,411 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Draws the pictures of the pages under docs/ from what the code says, or does when it is run.
+
+    python3 scripts/pictures.py --ferry build/release/ferry --life build/release/tests/docs_version_life
+            [--only NAME,...]
+            [--check]    # writes nothing; says which picture is not as it would draw it
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+import check_layers  # noqa: E402
+from svg import Drawing  # noqa: E402
+
+SOURCE = "scripts/pictures.py"
+WIDTH = 860
+COLOURS = "abcdefg"
+
+
+def output_of(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          check=False, timeout=300, cwd=ROOT)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+# ---- the stack ----
+
+# Every folder of src/: its column and row, and what it does.
+FOLDERS = {
+    "verify": (0, 0, "proves a printed plan"),
+    "checkpoint": (1, 0, "files to files"),
+    "service": (2, 0, "refit: runs, versions"),
+    "collective": (3, 0, "fused collectives"),
+    "plan": (0, 1, "who sends what"),
+    "schedule": (1, 1, "when"),
+    "pack": (2, 1, "strided copies, casts"),
+    "transport": (3, 1, "bytes: shm, UCX, threads"),
+    "model": (0, 2, "specs, metadata"),
+    "world": (3, 2, "ranks find each other"),
+    "layout": (0, 3, "cuts, boxes, overlaps"),
+}
+CALLERS = (("ferry", "the command"), ("Python package", "refit, adapters"),
+           ("your program", "C, or MPI, torchrun, Slurm"))
+
+
+def direct_layers():
+    """Who calls whom, less what is reached by way of another folder."""
+    layers = check_layers.LAYERS
+    if set(layers) - {"base"} != set(FOLDERS):
+        sys.exit("the picture of the stack lacks a folder of src/, or has one too many: "
+                 + ", ".join(sorted((set(layers) - {"base"}) ^ set(FOLDERS))))
+    def below(folder):
+        found = set(layers[folder])
+        for other in layers[folder]:
+            found |= below(other)
+        return found
+    for folder, callees in layers.items():
+        for callee in callees:
+            if not any(callee in below(other) for other in callees if other != callee):
+                yield folder, callee
+
+
+def stack():
+    d = Drawing(WIDTH, "The layers of ferry, and who calls whom", SOURCE)
+    step, wide, high, top = 210, 190, 50, 164
+    for i, (name, words) in enumerate(CALLERS):
+        d.rect(20 + i * 280, 16, 260, 46, "d", 6)
+        d.text(150 + i * 280, 36, name, "in strong", "middle")
+        d.text(150 + i * 280, 53, words, "in", "middle")
+        d.arrow((150 + i * 280, 62), (150 + i * 280, 86))
+    d.rect(20, 88, 820, 40, "f", 6)
+    d.text(430, 113, "include/ferry/*.h: the public interface of libferry; nobody reaches round it",
+           "in", "middle")
+
+    def place(folder):
+        column, row, _ = FOLDERS[folder]
+        return 20 + column * step, top + row * 94
+
+    for folder in ("verify", "checkpoint", "service", "collective"):
+        d.arrow((place(folder)[0] + wide / 2, 128), (place(folder)[0] + wide / 2, top - 2))
+    for folder, callee in direct_layers():
+        (x1, y1), (x2, y2) = place(folder), place(callee)
+        aim = max(-70, min(70, (x1 - x2) / 4))
+        d.arrow((x1 + wide / 2 - aim, y1 + high), (x2 + wide / 2 + aim, y2 - 2))
+    for folder, (_, row, words) in FOLDERS.items():
+        x, y = place(folder)
+        d.rect(x, y, wide, high, "a" if row == 0 else "c", 6)
+        d.text(x + wide / 2, y + 21, f"{folder}/", "in strong", "middle")
+        d.text(x + wide / 2, y + 39, words, "in", "middle")
+    y = top + 4 * 94 - 26
+    d.rect(20, y, 820, 30, "e", 6)
+    d.text(430, y + 20, "base/: errors, memory, numbers, JSON; for all of them", "in", "middle")
+    d.text(20, y + 52, "An arrow goes from a folder of src/ to those whose functions it calls; what "
+           "lies below is reached as well.", "small")
+    d.text(20, y + 69, "verify/ calls none: a mistake of the planner cannot hide there.", "small")
+    return d.write()
+
+
+# ---- the life of a version ----
+
+MOMENTS = (("before", 0, "before"), ("during", 1, "run 1"), ("behind", 1, "ended well"),
+           ("during", 2, "run 2"), ("behind", 2, "cancelled"), ("during", 3, "run 3"),
+           ("behind", 3, "ended well"))
+STATES = {"UNTOUCHED": "e", "TORN": "b", "VALID": "c"}
+
+
+def life(program):
+    found = {}
+    for line in output_of(program).splitlines():
+        commit, moment, run, state, version = line.split()
+        found[commit, moment, int(run)] = (state, version)
+    d = Drawing(WIDTH, "The life of a version, in place and with swap", SOURCE)
+    left, wide = 150, 100
+    d.text(20, 28, "What a reader of a destination finds", "name")
+    for i, (_, run, words) in enumerate(MOMENTS):
+        d.text(left + i * wide + wide / 2, 60, words, "strong" if words.startswith("run") else
+               "small", "middle")
+    rows = (("in-place", "in place", "one buffer"),
+            ("swap", "FERRY_COMMIT_SWAP", "the front of two buffers"))
+    for row, (commit, name, words) in enumerate(rows):
+        y = 76 + row * 88
+        d.text(20, y + 22, name if row == 0 else "with swap", "strong")
+        d.text(20, y + 40, words if row == 0 else "front of two", "small")
+        for i, (moment, run, _) in enumerate(MOMENTS):
+            state, version = found[commit, moment, run]
+            x = left + i * wide
+            d.rect(x + 2, y, wide - 4, 48, STATES[state], 4)
+            d.text(x + wide / 2, y + 21, state, "in small strong", "middle")
+            text = f"version {version}" if state != "UNTOUCHED" else "as it was"
+            d.text(x + wide / 2, y + 38, f"by run {version}" if state == "TORN" else text,
+                   "in", "middle")
+        if commit == "swap":
+            for i, (moment, run, _) in enumerate(MOMENTS):
+                if moment == "during":
+                    x = left + i * wide
+                    d.rect(x + 14, y + 56, wide - 28, 22, "box", 4)
+                    d.text(x + wide / 2, y + 71, f"back: run {run}", "small", "middle")
+                elif run > 0 and found[commit, moment, run][1] == str(run):
+                    x = left + i * wide + wide / 2
+                    d.arrow((x - wide / 2 - 16, y + 67), (x, y + 67), (x, y + 50))
+                    d.text(x + 8, y + 71, "swap", "small")
+    d.text(20, 280, "In place, a run tears what it writes until every byte has come. With swap it "
+           "writes to the back, and the two change places", "small")
+    d.text(20, 297, "when the run has ended well on all ranks: readers of the front never see half a "
+           "version. The cancelled run leaves version 1 there.", "small")
+    d.text(20, 318, "After a rank was lost, ferry_service_recover_onto resumes: only bytes that are "
+           "missing travel, from ranks that live.", "small")
+    return d.write()
+
+
+# ---- a schedule's rounds ----
+
+GANTT = "examples/llama-tiny.json"
+
+
+def gantt(ferry):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "trace.json"
+        output_of(ferry, "plan", GANTT, "--trace", path)
+        trace = json.loads(path.read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    ranks = sorted({event["pid"] for event in events})
+    end = max(event["ts"] + event["dur"] for event in events)
+    d = Drawing(WIDTH, f"The rounds of a schedule of {GANTT}", SOURCE)
+    left, right, high = 120, 836, 18
+    def at(microseconds):
+        return left + (right - left) * microseconds / end
+    d.text(20, 28, f"{len(ranks)} ranks, {trace['otherData']['rounds']} rounds: what each sends and "
+           "receives, and when", "name")
+    d.text(20, 48, "A bar's number is the other rank; its colour is the round. Above: sends. Below: "
+           "receives.", "small")
+    y = 64
+    for rank in ranks:
+        d.text(20, y + 22, f"rank {rank}", "strong")
+        d.text(left - 8, y + 13, "to", "small", "end")
+        d.text(left - 8, y + 13 + high, "from", "small", "end")
+        for event in (event for event in events if event["pid"] == rank):
+            is_receive = event["args"]["to"] == rank
+            x1, x2 = at(event["ts"]), at(event["ts"] + event["dur"])
+            top = y + high * is_receive
+            arguments = event["args"]
+            style = COLOURS[arguments["round"] % len(COLOURS)]
+            d.rect(x1 + 0.5, top, x2 - x1 - 1, high - 2, style, 0,
+                   f"round {arguments['round']}: {arguments['from']} to {arguments['to']}, "
+                   f"{arguments['bytes']} bytes")
+            other = arguments["from"] if is_receive else arguments["to"]
+            d.text((x1 + x2) / 2, top + 12.5, str(other), "in", "middle")
+        y += 2 * high + 10
+    d.line(left, y, right, y)
+    for tick in range(0, int(end) + 1, 5):
+        d.line(at(tick), y, at(tick), y + 5)
+        d.text(at(tick), y + 20, f"{tick} us" if tick else "0", "small", "middle")
+    x = left
+    for number in range(trace["otherData"]["rounds"]):
+        d.rect(x, y + 34, 14, 14, COLOURS[number % len(COLOURS)])
+        d.text(x + 20, y + 46, f"round {number}", "small")
+        x += 90
+    d.text(20, y + 70, "In a round a rank sends at most one batch and receives at most one. Nobody "
+           "waits for the end of a round: a batch starts when", "small")
+    d.text(20, y + 87, f"both its ranks are free. ferry plan {GANTT} --trace FILE", "small")
+    return d.write()
+
+
+# ---- what the modes of a mixed collective send ----
+
+N_NODES = 4
+MODES = (("fused-waits-multicast", "WAITS: few waits"), ("fused-bytes1-multicast", "BYTES1: fewer bytes"),
+         ("fused-bytes2-multicast", "BYTES2: fewest bytes"), ("base-one", "BASE: a ring, as libraries do"))
+
+
+def counts(ferry):
+    """What a rank moves of an all-reduce over two ranks on each of four nodes, in pieces."""
+    size = 64 << 10
+    text = output_of(ferry, "bench", "mixed", "--transport", "inproc", "--local-tp", 2, "--inter-tp",
+                     N_NODES, "--op", "all-reduce", "--mode", "all", "--sizes", f"{size}:{size}",
+                     "--counts", "--grid", 1, "--seconds", "0.001", "--dtype", "f32", "--json")
+    ranks = 2 * N_NODES
+    return {row["mode"]: (row["inside_bytes_written"] / size / ranks,
+                          row["between_bytes"] / size / ranks, row["waits"])
+            for row in json.loads(text)["results"]}
+
+
+def part(pieces):
+    for below in (1, 2, 4, 8):
+        above = pieces * below
+        if abs(above - round(above)) < 1e-9:
+            return f"{round(above)}" if below == 1 else f"{round(above)}/{below}"
+    return f"{pieces:.2f}"
+
+
+def steps_of(mode):
+    """What rank 0 sends, step by step: (words, to which rank of its node or which nodes' ranks).
+    Whether the amounts are right is held against what the library has counted."""
+    others = N_NODES - 1
+    if mode == "fused-waits-multicast":
+        return [("its whole input to its peers on the other nodes", "between", others),
+                ("the sum of them to the other rank of its node", "inside", 1)]
+    if mode == "fused-bytes1-multicast":
+        return [("half of its input to the rank that sums that half", "inside", 1 / 2),
+                ("its summed half to its peers on the other nodes", "between", others / 2),
+                ("the half of the result to the other rank", "inside", 1 / 2)]
+    if mode == "fused-bytes2-multicast":
+        return [("half of its input to the rank that sums that half", "inside", 1 / 2),
+                ("a quarter of its half to each node, which sums it", "between", others / 8),
+                ("its quarter, summed, back to each of them", "between", others / 8),
+                ("the half of the result to the other rank", "inside", 1 / 2)]
+    return [("an eighth to each neighbour of the ring, 7 times:", "inside", 7 / 8),
+            ("one is on its node, the other on the next", "between", 7 / 8)]
+
+
+def modes(ferry):
+    found = counts(ferry)
+    d = Drawing(WIDTH, "What the modes of an all-reduce send", SOURCE)
+    d.text(20, 28, "An all-reduce over 8 ranks, two on each of four nodes: what rank 0 sends", "name")
+    d.text(20, 48, "1 is the input of a rank. What goes to other nodes is orange: it is what slow "
+           "networks carry. Blue stays in the node.", "small")
+    for i, (mode, title) in enumerate(MODES):
+        written, between, waits = found[mode]
+        steps = steps_of(mode)
+        for kind, counted in (("inside", written), ("between", between)):
+            if abs(sum(amount for _, where, amount in steps if where == kind) - counted) > 1e-9:
+                sys.exit(f"the picture of {mode} has other bytes ({kind}) than the library counts: "
+                         f"{counted} pieces")
+        if mode != "base-one" and waits != len(steps):
+            sys.exit(f"the picture of {mode} has {len(steps)} steps, the library waits {waits} times")
+        draw_mode(d, 20 + (i % 2) * 420, 68 + (i // 2) * 272, title, steps, (written, between, waits))
+    d.text(20, 622, "Bytes and waits are those that ferry bench mixed --counts has counted in a run. "
+           "A fused mode waits once for each step;", "small")
+    d.text(20, 639, "a ring of 8 ranks waits 14 times. Small messages want few waits, large ones few "
+           "bytes: AUTOTUNE measures which.", "small")
+    return d.write()
+
+
+def draw_mode(d, x, y, title, steps, totals):
+    written, between, waits = totals
+    d.rect(x, y, 400, 258, "box", 6)
+    d.text(x + 14, y + 24, title, "strong")
+    nodes = [(x + 16 + n * 96, y + 40) for n in range(N_NODES)]
+    for n, (left, top) in enumerate(nodes):
+        d.rect(left, top, 80, 44, "dash", 4)
+        for r in range(2):
+            is_first = n == 0 and r == 0
+            d.rect(left + 6 + 36 * r, top + 8, 32, 28, "f" if is_first else "e", 3)
+            d.text(left + 22 + 36 * r, top + 26, str(2 * n + r), "in strong" if is_first else "in",
+                   "middle")
+    ring = "ring" in title
+    for n, (left, top) in enumerate(nodes[1:], 1):
+        if ring and n < N_NODES - 1:
+            continue
+        from_x, to_x = nodes[0][0] + 16, left + (58 if ring else 22)
+        bend = top + 54 + 7 * n
+        d.arrow((from_x, top + 37), (from_x, bend), (to_x, bend), (to_x, top + 37),
+                style="between", head="between-head")
+    left, top = nodes[0]
+    d.arrow((left + 28, top + 37), (left + 28, top + 52), (left + 58, top + 52),
+            (left + 58, top + 37), style="inside", head="inside-head")
+    for k, (words, where, amount) in enumerate(steps):
+        top = y + 142 + 19 * k
+        d.rect(x + 16, top - 10, 11, 11, "b" if where == "between" else "a")
+        d.text(x + 34, top, words, "small")
+        d.text(x + 386, top, part(amount), "strong", "end")
+    top = y + 226
+    scale = 150 / 4
+    d.rect(x + 16, top, max(written * scale, 1), 14, "a")
+    d.rect(x + 16 + written * scale, top, max(between * scale, 1), 14, "b")
+    d.text(x + 24 + (written + between) * scale, top + 12,
+           f"{part(written)} inside, {part(between)} between; {waits} waits")
+
+
+# ---- what --resume trusts ----
+
+KEY = {"PROGRAM": "the version of ferry",
+       "SOURCE_FILES": "the source's files: names, sizes, times, inodes",
+       "SOURCE_LAYOUT": "the source's layout, as it was understood",
+       "TARGET": "the target, as it was resolved",
+       "OPTIONS": "the options"}
+
+
+def key_parts():
+    """What the journal's key is of, and what a run says where a part differs."""
+    header = (ROOT / "src" / "checkpoint" / "journal.h").read_text()
+    source = (ROOT / "src" / "checkpoint" / "journal.c").read_text()
+    said = dict(re.findall(r"\[FY_KEY_(\w+)\]\s*=\s*\"([^\"]*)\"", source))
+    parts = [name for name in re.findall(r"FY_KEY_(\w+)", header[:header.index("FY_KEY_PARTS")])]
+    if parts != list(KEY) or set(said) != set(parts):
+        sys.exit("the picture of --resume does not have the parts of the journal's key: "
+                 + ", ".join(parts))
+    return [(KEY[name], said[name]) for name in parts]
+
+
+def resume():
+    d = Drawing(WIDTH, "What --resume trusts", SOURCE)
+    d.text(20, 28, "What ferry reshard --resume trusts, and what it looks at again", "name")
+    d.rect(20, 46, 390, 196, "box", 6)
+    d.text(36, 68, "1. The journal's key: all equal?", "strong")
+    d.text(430, 68, "else it starts anew, and says why:", "strong")
+    for i, (words, said) in enumerate(key_parts()):
+        y = 94 + 30 * i
+        d.rect(36, y - 13, 358, 22, "e", 4)
+        d.text(46, y + 2, words, "in")
+        d.arrow((396, y - 2), (428, y - 2))
+        d.text(436, y + 2, f"\u201c{said}\u201d")
+    d.arrow((215, 242), (215, 268))
+    d.text(226, 259, "yes", "strong")
+    d.rect(20, 270, 390, 116, "box", 6)
+    d.text(36, 292, "2. Each tensor that the journal says is written", "strong")
+    d.text(36, 314, "Its bytes are read again from the partial folder,")
+    d.text(36, 332, "and their checksum is held against the record.")
+    d.text(36, 354, "The journal alone is never believed: it may have", "small")
+    d.text(36, 371, "reached the disk when the bytes had not.", "small")
+    for i, (words, then, style) in enumerate((("the checksums are equal", "kept", "c"),
+                                              ("one differs, or bytes lack", "made again", "b"),
+                                              ("no record", "made", "b"))):
+        y = 288 + 36 * i
+        d.arrow((410, y + 6), (440, y + 6))
+        d.text(448, y + 10, words)
+        d.arrow((640, y + 6), (670, y + 6))
+        d.rect(674, y - 8, 120, 28, style, 4)
+        d.text(734, y + 11, then, "in strong", "middle")
+    d.rect(20, 402, 390, 60, "box", 6)
+    d.text(36, 424, "3. All that is no tensor", "strong")
+    d.text(36, 446, "index, layout file, tokenizer, config.json")
+    d.arrow((410, 432), (670, 432))
+    d.rect(674, 418, 120, 28, "b", 4)
+    d.text(734, 437, "made again", "in strong", "middle")
+    d.text(20, 488, "Then the folder is renamed, and the journal goes: the result is complete, or not "
+           "there.", "small")
+    return d.write()
+
+
+# ---- all of them ----
+
+PICTURES = {"stack": lambda arguments: stack(), "version-life": lambda arguments: life(arguments.life),
+            "rounds": lambda arguments: gantt(arguments.ferry),
+            "modes": lambda arguments: modes(arguments.ferry), "resume": lambda arguments: resume()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--ferry", type=pathlib.Path, required=True)
+    parser.add_argument("--life", type=pathlib.Path, required=True)
+    parser.add_argument("--only", default=",".join(PICTURES))
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    arguments.ferry, arguments.life = arguments.ferry.resolve(), arguments.life.resolve()
+    is_drifting = False
+    for name in arguments.only.split(","):
+        text = PICTURES[name](arguments)
+        path = ROOT / "docs" / "pictures" / f"{name}.svg"
+        if path.exists() and path.read_text() == text:
+            continue
+        is_drifting = True
+        print(f"{path.relative_to(ROOT)} is not what the code draws"
+              if arguments.check else f"wrote {path.relative_to(ROOT)}")
+        if not arguments.check:
+            path.write_text(text)
+    return 1 if arguments.check and is_drifting else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
