@@ -4,7 +4,7 @@
 
     python3 bench/run.py plan|schedule|copy|sum|file_copy [--build build/release] [--rounds N]
             [--patience SECONDS] [--json FILE] [-- OPTIONS OF THE PROGRAM]
-    python3 bench/run.py largest    # planning and scheduling of the largest example, one run a round
+    python3 bench/run.py largest    # plans and schedules the largest example
 
 A round is a run of each case: the program repeats a case so often before it goes on to the next.
 """

@@ -9,9 +9,9 @@ from transport_vs_peers import median, size_text, spread
 WIDTH, LEFT, RIGHT = 860, 270, 640
 BAR, GAP, GROUP_GAP = 15, 2, 13
 SOURCE = "scripts/figures.py"
-# Each picture: its name, the section above which it stands, and what it shows to those who see none.
+# Each picture: its name, the section above which it stands, and what it shows, in words.
 PLACES = [
-    ("refit", "refit", "Bars of GB/s: refits by ferry beside Open MPI, Megatron-Core and plain copies"),
+    ("refit", "refit", "Bars of GB/s: refits by ferry beside Open MPI, Megatron-Core and copies"),
     ("collectives", "mixed", "Bars: how many times as long as ferry the best of Open MPI takes"),
     ("plans", "plan", "Bars of seconds on a scale of tens: planning and scheduling"),
     ("checkpoints", "reshard", "Bars of GB/s: ferry reshard beside two cp and a script with torch"),
@@ -63,20 +63,22 @@ class Bars:
 
     def write(self):
         if self.has_star:
-            self.drawing.text(20, self.y + 6, "* fewer than five rounds, or a machine that was busy "
-                              "or not known to be quiet", "small")
+            self.drawing.text(20, self.y + 6, "* fewer than five rounds, or a machine that was "
+                              "busy or not known to be quiet", "small")
         return self.drawing.write()
 
 
 def said(text, values, is_loss=False):
     wide = spread(values) if len(values) > 1 else 0
-    return text + (", behind" if is_loss else "") + (f" (spread {100 * wide:.0f} %)" if wide > 0.25 else "")
+    marks = (", behind" if is_loss else "", f" (spread {100 * wide:.0f} %)" if wide > 0.25 else "")
+    return text + "".join(marks)
 
 
 def gigabytes(style, values, limit=None):
     middle = median(values)
     behind = limit is not None and middle < 0.995 * median(limit)
-    return (style, middle, said(f"{middle:.1f}" if middle >= 3 else f"{middle:.2f}", values, behind))
+    text = f"{middle:.1f}" if middle >= 3 else f"{middle:.2f}"
+    return (style, middle, said(text, values, behind))
 
 
 def refit(records, doubts):
@@ -112,7 +114,7 @@ def collectives(records, doubts):
     names = {"all-reduce-all-gather": "all-reduce + all-gather",
              "reduce-scatter-all-reduce": "reduce-scatter + all-reduce"}
     chart = Bars("Collectives: Open MPI's time over ferry's, more is better",
-                 "Open MPI at its best of all ways and settings at that size, both bound alike; f32",
+                 "Open MPI at its best of all ways and settings at that size, bound alike; f32",
                  [("c", "ferry ahead"), ("b", "ferry behind")], 3.5)
     top = chart.y
     for name, below in COLLECTIVES:
@@ -141,17 +143,19 @@ def seconds_text(value):
 
 def plans(records, doubts):
     chart = Bars("Planning and scheduling: seconds, less is better",
-                 "Each step of the scale is ten times the one before it: a bar three steps shorter is "
-                 "a thousand times faster",
+                 "Each step of the scale is ten times the one before it: a bar three steps shorter "
+                 "is a thousand times faster",
                  [("a", "ferry"), ("b", "Megatron-Core 0.16.1")], 100.0, 1e-4, True)
     top = chart.y
 
     def bar(style, values):
         return (style, median(values), said(seconds_text(median(values)), values))
     record = records["python_planner"]
-    for key, label in (("call", "256 -> 256 ranks in Python"), ("core", "the same, without objects")):
-        chart.group(label, [bar("a", record[key]["seconds"]), bar("b", record["megatron"]["seconds"])],
-                    bool(doubts(record)), "rosters of all ranks given", RIGHT)
+    for key, label in (("call", "256 -> 256 ranks in Python"),
+                       ("core", "the same, without objects")):
+        chart.group(label, [bar("a", record[key]["seconds"]),
+                            bar("b", record["megatron"]["seconds"])], bool(doubts(record)),
+                    "rosters of all ranks given", RIGHT)
     record = records["schedule-megatron"]
     for case in record["times"]:
         chart.group(f"rounds for {case['batches']:,} batches",
@@ -176,11 +180,13 @@ def plans(records, doubts):
 
 def checkpoints(records, doubts):
     record = records["reshard"]
+    places = [record[place]["caches"] for place in ("disk", "tmpfs") if place in record]
+    most = max(median(cache["jobs"]["cp"]["GBps"]) for caches in places
+               for cache in caches.values())
     chart = Bars("Checkpoints: GB/s of ferry reshard, more is better",
-                 "with the sync of all files; two cp copy half of the bytes each, with no layout to "
-                 "change", [("a", "ferry"), ("e", "two cp at once"), ("b", "script with torch")],
-                 max(median(p["jobs"]["cp"]["GBps"]) for place in ("disk", "tmpfs") if place in record
-                     for p in record[place]["caches"].values()) * 1.1)
+                 "with the sync of all files; two cp copy half of the bytes each, with no layout "
+                 "to change", [("a", "ferry"), ("e", "two cp at once"), ("b", "script with torch")],
+                 1.1 * most)
     for place, cache in (("disk", "warm"), ("disk", "cold"), ("tmpfs", "warm")):
         if cache not in record.get(place, {}).get("caches", {}):
             continue

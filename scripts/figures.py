@@ -2,7 +2,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Makes docs/figures.md, its bars and the README's table of what bench/results/ holds.
 
-    python3 scripts/figures.py            # writes them, after it has put results into their short form
+    python3 scripts/figures.py            # writes them, and results in their short form
     python3 scripts/figures.py --check    # writes nothing; says what is not as it would write it
 
 No number stands in this file: all come from results, which say when and how they were taken.
@@ -80,7 +80,7 @@ def middle_and_ends(least, middle, most):
 # ---- how a file was taken ----
 
 def doubts(record):
-    """Why its figures are marked: nothing, if the machine was quiet and there were rounds enough."""
+    """Why its figures are marked: nothing, if the machine was quiet in rounds enough."""
     found = []
     if not record["quiet"]:
         if record.get("busy_during") is None:
@@ -138,6 +138,7 @@ def refit(record):
 def python_refit(record):
     kinds = {"malloc": "torch's memory", "ferry": "ferry's memory"}
     columns = [(row, kind) for row in record["table"] for kind in kinds]
+
     def over(row, kind, peer):
         ours = row["GBps"][f"Python, {kind}"]
         return ratio([a / b for a, b in zip(ours, row["GBps"][peer])])
@@ -393,8 +394,8 @@ SECTIONS = [
     ("python_refit", "Refit in Python", python_refit,
      "The same matrix. Megatron-Core moves it by its execute_reshard_plan over GlooCopyService."),
     ("refit-layers", "Refit of models, of small tensors, and with checksums", targets_table,
-     "Two layers, embedding and head of Llama 2 70B on 8 processes; 100,000 tensors of 1 to 16 KiB; "
-     "what checksums cost. L is a streaming copy by all cores."),
+     "Two layers, embedding and head of Llama 2 70B on 8 processes; 100,000 tensors of 1 to 16 "
+     "KiB; what checksums cost. L is a streaming copy by all cores."),
     ("refit_hosts", "Refit between hosts", refit_hosts,
      "Hosts are network namespaces; the bound is what a plain TCP stream takes on the same link."),
     ("mixed", "Fused collectives, 4 ranks", mixed,
@@ -406,7 +407,8 @@ SECTIONS = [
     ("mixed-two", "Plain collectives, 2 ranks", mixed, ""),
     ("mixed-eight", "8 ranks on 2 cores", mixed, ""),
     ("mixed_hosts", "All-reduce between hosts", mixed_hosts,
-     "At 1 Gbit/s: of the bound, the better of unicast and multicast. WAITS meets after each step."),
+     "At 1 Gbit/s: of the bound, the better of unicast and multicast. WAITS meets after each "
+     "step."),
     ("plan", "Planning", plan,
      "Equal bytes per rank in the cases `one rank of N`. Kimi-K2 is a model of a trillion "
      "parameters."),
@@ -440,7 +442,7 @@ Figures are medians. Behind a semicolon is the spread: the middle half of the ro
 
 "Others" is the share of the cores that went to anything else than the benchmark while it ran; the load is the average
 of a minute, with what had just ended. A benchmark waits for a quiet machine before it begins. Open MPI is 4.1.4 of
-Debian 12. Equal inputs and equal binding to cores stand on both sides of every ratio.
+Debian 12. Inputs, and binding to cores, are equal on both sides of every ratio, but where a section has a doubt.
 """
 
 
@@ -448,10 +450,11 @@ def load(name):
     record = json.loads((RESULTS / f"{name}.json").read_text())
     lacks = [key for key in honest.KEPT if key not in record]
     if lacks:
-        sys.exit(f"bench/results/{name}.json does not say its {', '.join(lacks)}; bench/run.py keeps "
-                 "them for programs in C, and bench/honest.py for scripts")
+        sys.exit(f"bench/results/{name}.json does not say its {', '.join(lacks)}; bench/run.py "
+                 "keeps them for programs in C, and bench/honest.py for scripts")
     if any(not record[key] for key in ("date", "commit", "rounds", "command")):
-        sys.exit(f"bench/results/{name}.json has an empty date, commit, number of rounds or command")
+        sys.exit(f"bench/results/{name}.json has an empty date, commit, number of rounds or "
+                 "command")
     return record
 
 
@@ -469,6 +472,7 @@ def page(records):
         if record.get("told_later"):
             text += ("\nDate and commit are those of the change that brought the file: it did not "
                      "keep them then.\n")
+        text += f"\n**Doubt:** {record['doubt']}.\n" if "doubt" in record else ""
         text += f"\n{write(record)}\n{provenance(name, record)}"
     return text
 
@@ -485,7 +489,8 @@ def size_of(record, op, size):
 
 
 def short_ratio(value):
-    return f"{value:,.0f} x" if value >= 100 else f"{value:.1f} x" if value >= 2 else f"{value:.2f} x"
+    after = 0 if value >= 100 else 1 if value >= 2 else 2
+    return f"{value:,.{after}f} x"
 
 
 def readme_rows(records):

@@ -2,8 +2,8 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Draws the pictures of the pages under docs/ from what the code says, or does when it is run.
 
-    python3 scripts/pictures.py --ferry build/release/ferry --life build/release/tests/docs_version_life
-            [--only NAME,...]
+    python3 scripts/pictures.py --ferry build/release/ferry
+            --life build/release/tests/docs_version_life [--only NAME,...]
             [--check]    # writes nothing; says which picture is not as it would draw it
 """
 
@@ -59,6 +59,7 @@ def direct_layers():
     if set(layers) - {"base"} != set(FOLDERS):
         sys.exit("the picture of the stack lacks a folder of src/, or has one too many: "
                  + ", ".join(sorted((set(layers) - {"base"}) ^ set(FOLDERS))))
+
     def below(folder):
         found = set(layers[folder])
         for other in layers[folder]:
@@ -100,8 +101,8 @@ def stack():
     y = top + 4 * 94 - 26
     d.rect(20, y, 820, 30, "e", 6)
     d.text(430, y + 20, "base/: errors, memory, numbers, JSON; for all of them", "in", "middle")
-    d.text(20, y + 52, "An arrow goes from a folder of src/ to those whose functions it calls; what "
-           "lies below is reached as well.", "small")
+    d.text(20, y + 52, "An arrow goes from a folder of src/ to those whose functions it calls; "
+           "what lies below is reached as well.", "small")
     d.text(20, y + 69, "verify/ calls none: a mistake of the planner cannot hide there.", "small")
     return d.write()
 
@@ -151,10 +152,10 @@ def life(program):
                     d.text(x + 8, y + 71, "swap", "small")
     d.text(20, 280, "In place, a run tears what it writes until every byte has come. With swap it "
            "writes to the back, and the two change places", "small")
-    d.text(20, 297, "when the run has ended well on all ranks: readers of the front never see half a "
-           "version. The cancelled run leaves version 1 there.", "small")
-    d.text(20, 318, "After a rank was lost, ferry_service_recover_onto resumes: only bytes that are "
-           "missing travel, from ranks that live.", "small")
+    d.text(20, 297, "when the run has ended well on all ranks: readers of the front never see half "
+           "a version. The cancelled run leaves version 1 there.", "small")
+    d.text(20, 318, "After a rank was lost, ferry_service_recover_onto resumes: only bytes that "
+           "are missing travel, from ranks that live.", "small")
     return d.write()
 
 
@@ -173,12 +174,13 @@ def gantt(ferry):
     end = max(event["ts"] + event["dur"] for event in events)
     d = Drawing(WIDTH, f"The rounds of a schedule of {GANTT}", SOURCE)
     left, right, high = 120, 836, 18
+
     def at(microseconds):
         return left + (right - left) * microseconds / end
-    d.text(20, 28, f"{len(ranks)} ranks, {trace['otherData']['rounds']} rounds: what each sends and "
-           "receives, and when", "name")
-    d.text(20, 48, "A bar's number is the other rank; its colour is the round. Above: sends. Below: "
-           "receives.", "small")
+    d.text(20, 28, f"{len(ranks)} ranks, {trace['otherData']['rounds']} rounds: what each sends "
+           "and receives, and when", "name")
+    d.text(20, 48, "A bar's number is the other rank; its colour is the round. Above: sends. "
+           "Below: receives.", "small")
     y = 64
     for rank in ranks:
         d.text(20, y + 22, f"rank {rank}", "strong")
@@ -214,16 +216,18 @@ def gantt(ferry):
 # ---- what the modes of a mixed collective send ----
 
 N_NODES = 4
-MODES = (("fused-waits-multicast", "WAITS: few waits"), ("fused-bytes1-multicast", "BYTES1: fewer bytes"),
-         ("fused-bytes2-multicast", "BYTES2: fewest bytes"), ("base-one", "BASE: a ring, as libraries do"))
+MODES = (("fused-waits-multicast", "WAITS: few waits"),
+         ("fused-bytes1-multicast", "BYTES1: fewer bytes"),
+         ("fused-bytes2-multicast", "BYTES2: fewest bytes"),
+         ("base-one", "BASE: a ring, as libraries do"))
 
 
 def counts(ferry):
     """What a rank moves of an all-reduce over two ranks on each of four nodes, in pieces."""
     size = 64 << 10
-    text = output_of(ferry, "bench", "mixed", "--transport", "inproc", "--local-tp", 2, "--inter-tp",
-                     N_NODES, "--op", "all-reduce", "--mode", "all", "--sizes", f"{size}:{size}",
-                     "--counts", "--grid", 1, "--seconds", "0.001", "--dtype", "f32", "--json")
+    text = output_of(ferry, "bench", "mixed", "--transport", "inproc", "--local-tp", 2,
+                     "--inter-tp", N_NODES, "--op", "all-reduce", "--mode", "all",
+                     "--sizes", f"{size}:{size}", "--counts", "--grid", 1, "--seconds", "0.001", "--dtype", "f32", "--json")
     ranks = 2 * N_NODES
     return {row["mode"]: (row["inside_bytes_written"] / size / ranks,
                           row["between_bytes"] / size / ranks, row["waits"])
@@ -261,7 +265,8 @@ def steps_of(mode):
 def modes(ferry):
     found = counts(ferry)
     d = Drawing(WIDTH, "What the modes of an all-reduce send", SOURCE)
-    d.text(20, 28, "An all-reduce over 8 ranks, two on each of four nodes: what rank 0 sends", "name")
+    d.text(20, 28, "An all-reduce over 8 ranks, two on each of four nodes: what rank 0 sends",
+           "name")
     d.text(20, 48, "1 is the input of a rank. What goes to other nodes is orange: it is what slow "
            "networks carry. Blue stays in the node.", "small")
     for i, (mode, title) in enumerate(MODES):
@@ -272,12 +277,14 @@ def modes(ferry):
                 sys.exit(f"the picture of {mode} has other bytes ({kind}) than the library counts: "
                          f"{counted} pieces")
         if mode != "base-one" and waits != len(steps):
-            sys.exit(f"the picture of {mode} has {len(steps)} steps, the library waits {waits} times")
-        draw_mode(d, 20 + (i % 2) * 420, 68 + (i // 2) * 272, title, steps, (written, between, waits))
-    d.text(20, 622, "Bytes and waits are those that ferry bench mixed --counts has counted in a run. "
-           "A fused mode waits once for each step;", "small")
-    d.text(20, 639, "a ring of 8 ranks waits 14 times. Small messages want few waits, large ones few "
-           "bytes: AUTOTUNE measures which.", "small")
+            sys.exit(f"the picture of {mode} has {len(steps)} steps, the library waits {waits} "
+                     "times")
+        draw_mode(d, 20 + (i % 2) * 420, 68 + (i // 2) * 272,
+                  title, steps, (written, between, waits))
+    d.text(20, 622, "Bytes and waits are those that ferry bench mixed --counts has counted in a "
+           "run. A fused mode waits once for each step;", "small")
+    d.text(20, 639, "a ring of 8 ranks waits 14 times. Small messages want few waits, large ones "
+           "few bytes: AUTOTUNE measures which.", "small")
     return d.write()
 
 
@@ -373,14 +380,15 @@ def resume():
     d.arrow((410, 432), (670, 432))
     d.rect(674, 418, 120, 28, "b", 4)
     d.text(734, 437, "made again", "in strong", "middle")
-    d.text(20, 488, "Then the folder is renamed, and the journal goes: the result is complete, or not "
-           "there.", "small")
+    d.text(20, 488, "Then the folder is renamed, and the journal goes: the result is complete, or "
+           "not there.", "small")
     return d.write()
 
 
 # ---- all of them ----
 
-PICTURES = {"stack": lambda arguments: stack(), "version-life": lambda arguments: life(arguments.life),
+PICTURES = {"stack": lambda arguments: stack(),
+            "version-life": lambda arguments: life(arguments.life),
             "rounds": lambda arguments: gantt(arguments.ferry),
             "modes": lambda arguments: modes(arguments.ferry), "resume": lambda arguments: resume()}
 

@@ -33,7 +33,7 @@ def number(value):
 
 
 class Drawing:
-    """Lines of SVG. Text never stands on a fill of its own: class "in" is for text on a, b, c, d."""
+    """Lines of SVG. Class "in" is for text on the fills a to g, which are light on dark pages too."""
 
     def __init__(self, width, title, source):
         self.width, self.title, self.source = width, title, source
@@ -57,8 +57,8 @@ class Drawing:
                  f'height="{number(height)}"{corner}{inner}', y + height)
 
     def line(self, x1, y1, x2, y2, style="line"):
-        self.add(f'<path class="{style}" d="M{number(x1)} {number(y1)} L{number(x2)} {number(y2)}"/>',
-                 max(y1, y2))
+        self.add(f'<path class="{style}" d="M{number(x1)} {number(y1)} '
+                 f'L{number(x2)} {number(y2)}"/>', max(y1, y2))
 
     def arrow(self, *points, style="arrow", head="head"):
         """Along points (x, y), with a head at the last."""
