@@ -227,7 +227,8 @@ def counts(ferry):
     size = 64 << 10
     text = output_of(ferry, "bench", "mixed", "--transport", "inproc", "--local-tp", 2,
                      "--inter-tp", N_NODES, "--op", "all-reduce", "--mode", "all",
-                     "--sizes", f"{size}:{size}", "--counts", "--grid", 1, "--seconds", "0.001", "--dtype", "f32", "--json")
+                     "--sizes", f"{size}:{size}", "--counts", "--grid", 1, "--seconds", "0.001",
+                     "--dtype", "f32", "--json")
     ranks = 2 * N_NODES
     return {row["mode"]: (row["inside_bytes_written"] / size / ranks,
                           row["between_bytes"] / size / ranks, row["waits"])

@@ -33,7 +33,7 @@ def number(value):
 
 
 class Drawing:
-    """Lines of SVG. Class "in" is for text on the fills a to g, which are light on dark pages too."""
+    """Lines of SVG. Class "in" is for text on the fills a to g, which are light everywhere."""
 
     def __init__(self, width, title, source):
         self.width, self.title, self.source = width, title, source
