@@ -60,8 +60,10 @@ def main():
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--json")
     honest.add_arguments(parser)
-    parser.add_argument("options", nargs="*")
-    arguments = parser.parse_args()
+    words = sys.argv[1:]
+    split = words.index("--") if "--" in words else len(words)
+    arguments = parser.parse_args(words[:split])
+    arguments.options = words[split + 1:]
     if arguments.rounds is None:
         arguments.rounds = PROGRAMS.get(arguments.what, (None, 5))[1]
     record = honest.begin(arguments.rounds, arguments.patience)

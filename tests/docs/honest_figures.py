@@ -107,6 +107,27 @@ class Kept(unittest.TestCase):
             for call in ("honest.begin(", "honest.end(", "honest.add_arguments("):
                 self.assertIn(call, path.read_text(), path.name)
 
+    def test_a_program_in_c_gets_it_from_its_runner(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build = pathlib.Path(folder)
+            program = build / "bench" / "bench_plan"
+            program.parent.mkdir()
+            program.write_text("#!/bin/sh\necho \"$@\" > " + str(build / "words") +
+                               "\necho '[{\"case\": \"one\", \"median_s\": 0.5}]' > \"$2\"\n")
+            program.chmod(0o755)
+            done = subprocess.run(
+                [sys.executable, ROOT / "bench" / "run.py", "plan", "--build", build, "--rounds",
+                 "7", "--patience", "0", "--json", build / "out.json", "--", "--spec", "some"],
+                capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            record = json.loads((build / "out.json").read_text())
+            self.assertEqual(record["cases"], [{"case": "one", "median_s": 0.5}])
+            self.assertEqual(record["rounds"], 7)
+            for key in (*honest.KEPT, "busy_before", "busy_during", "load_after"):
+                self.assertIn(key, record)
+            self.assertNotIn(folder, record["command"])
+            self.assertTrue((build / "words").read_text().endswith(" --runs 7 --spec some\n"))
+
     def test_every_result_says_how_it_was_taken(self):
         for path in RESULTS:
             record = json.loads(path.read_text())
