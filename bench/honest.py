@@ -21,6 +21,7 @@ import time
 
 KEPT = ("date", "commit", "cpu", "cores", "load_before", "quiet", "rounds", "command")
 COLUMNS = 100
+LOAD = 0.5
 QUIET = 0.1  # of all cores' time: the load average remembers what has ended for minutes
 HERE = pathlib.Path(__file__).resolve().parent
 began = {}  # the cores' and the own ticks, for end
@@ -109,11 +110,14 @@ def wait_for_quiet(patience_s):
 
 
 def begin(rounds, patience_s=60):
-    print(f"waiting at most {patience_s:g} s until others use {QUIET:.0%} of the cores or less",
-          flush=True)
+    print(f"load {os.getloadavg()[0]:.2f}; waiting at most {patience_s:g} s until others use "
+          f"{QUIET:.0%} of the cores or less", flush=True)
     share = wait_for_quiet(patience_s)
     if share > QUIET:
         print(f"NOT QUIET: others use {share:.0%}; the figures are marked as such", flush=True)
+    elif os.getloadavg()[0] > LOAD:
+        print(f"load {os.getloadavg()[0]:.2f}, of what has ended: others use {share:.0%} now",
+              flush=True)
     began["busy"], began["total"] = ticks()
     began["own"] = own_ticks()
     return {"commit": commit(), "date": datetime.datetime.now(datetime.timezone.utc)

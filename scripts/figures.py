@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Makes docs/figures.md, its bars and the README's table of what bench/results/ holds.
+"""Makes docs/figures.md, its bars, and tables of two other pages of what bench/results/ holds.
 
     python3 scripts/figures.py            # writes them, and results in their short form
     python3 scripts/figures.py --check    # writes nothing; says what is not as it would write it
@@ -114,8 +114,8 @@ def provenance(name, record):
 
 
 def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    lines = ["| " + " | ".join(line) + " |" for line in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]]) + "\n"
 
 
 # ---- refit ----
@@ -458,14 +458,30 @@ def load(name):
     return record
 
 
+def link(title):
+    """As the anchors of headings are made."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def heading(title, record):
+    return f"{title} ({'; '.join(doubts(record))})" if doubts(record) else title
+
+
+def contents(records):
+    rows = [[f"[{title}](#{link(heading(title, records[name]))})", day(records[name]),
+             str(records[name]["rounds"]), "; ".join(doubts(records[name])) or "quiet"]
+            for name, title, _, _ in SECTIONS if name in records]
+    return "\n" + table(["section", "taken", "rounds", "machine, marks"], rows)
+
+
 def page(records):
-    text = HEAD
+    text = HEAD + contents(records)
     drawn = {first: (name, title) for name, first, title in bars.PLACES}
     for name, title, write, words in SECTIONS:
         if name not in records:
             continue
         record = records[name]
-        text += f"\n## {title}{' (' + '; '.join(doubts(record)) + ')' if doubts(record) else ''}\n"
+        text += f"\n## {heading(title, record)}\n"
         if name in drawn:
             text += f"\n![{drawn[name][1]}](pictures/figures-{drawn[name][0]}.svg)\n"
         text += f"\n{words}\n" if words else ""
@@ -545,13 +561,65 @@ def slower_rows(records):
              + row[0], *row[1:]) for row in rows]
 
 
-def readme(text, records):
-    """The README with its table of figures made anew."""
-    begin = text.index("| what | ferry | beside it | ratio |")
+# ---- the table of docs/scheduling.md ----
+
+def ends(cases, key):
+    """The least and the most of so many loads."""
+    values = [case[key] for case in cases]
+    def text(value):
+        after = 3 if value < 1.1 else 2
+        return f"{value:.{after}f}" if value < 3 else digits(value, 2)
+    least, most = text(min(values)), text(max(values))
+    return least if least == most else f"{least} .. {most}"
+
+
+def loads(cases, is_short):
+    """Without latency, and on a cluster."""
+    chosen = [case for case in cases if case["part"] == "sizes"
+              and ("tiny" in case["case"]) == is_short]
+    return ([case for case in chosen if not case["case"].endswith("cluster")],
+            [case for case in chosen if case["case"].endswith("cluster")])
+
+
+def scheduling_rows(record):
+    cases = record["cases"]
+    rounds = [case for case in cases if case["part"] == "rounds"]
+    rows = [(f"rounds over the degree, {len(rounds)} random loads", ends(rounds, "/degree")
+             + f"; first fit {ends(rounds, 'ff/degree')}; in half duplex first fit needs "
+             f"{ends(rounds, 'ff-half/half-degree')} times the most batches at one rank, the "
+             f"default rule {ends(rounds, 'opt-half/half-degree')}", "the same")]
+    both = loads(cases, False)
+    for what, best, first in (
+            (f"makespan over the bound, {len(both[0])} random loads of long batches, slots of 16 "
+             "MiB", "optimal/bound", "ff/bound"),
+            ("the same with slots of 256 MiB", "optimal-256M/bound", "ff-256M/bound")):
+        rows.append((what, *(f"{ends(c, best)}; first fit {ends(c, first)}" for c in both)))
+    both = loads(cases, True)
+    rows.append((f"the same, {len(both[0])} loads of batches about as long as a latency or less",
+                 *(f"{ends(c, 'optimal/bound')}; first fit {ends(c, 'ff/bound')}" for c in both)))
+
+    def case_of(part, name):
+        return next(case for case in cases if (case["part"], case["case"]) == (part, name))
+    for size in (1, 4):
+        rows.append((f"{size} GiB to 8 and 64 receivers", *(
+            ", ".join(f"{case_of('fan-out', f'{size} GiB to {n}, {how}')['simulated/receiver']:.3f}"
+                      for n in (8, 64)) for how in ("no cluster", "50 GB/s, 5 us"))))
+    for model, title in (("deepseek-v3 256 -> 256", "DeepSeek-V3, 256 -> 256 ranks"),
+                         ("kimi-k2 256 -> 128", "Kimi-K2, 256 -> 128 ranks")):
+        free, late = (case_of("refit", f"{model}, node 400, {n} us") for n in (0, 5))
+        bound = case_of("refit", f"{model}, node 200, 5 us")
+        rows.append((f"{title}, nodes of 400 GB/s", f"{free['simulated/bound']:.3f}",
+                     f"{late['simulated/bound']:.3f}: {seconds(late['simulated'])}"))
+        rows.append(("the same, nodes of 200 GB/s: their ports bind", "",
+                     f"{bound['simulated/bound']:.3f}: {seconds(bound['simulated'])}"))
+    return rows
+
+
+def replace_table(text, head, rows):
+    """The page with its table of this head made anew."""
+    begin = text.index("| " + " | ".join(head) + " |")
     end = text.index("\n\n", begin) + 1
-    return text[:begin] + table(["what", "ferry", "beside it", "ratio"],
-                                [list(row) for row in readme_rows(records)]).replace(
-        "| --- | --- | --- | --- |", "|---|---|---|---|") + text[end:]
+    return text[:begin] + table(head, [list(row) for row in rows]) + text[end:]
 
 
 # ---- all of it ----
@@ -567,8 +635,12 @@ def made():
     files[ROOT / "docs" / "figures.md"] = page(records)
     for name, text in bars.draw(records, doubts).items():
         files[ROOT / "docs" / "pictures" / f"figures-{name}.svg"] = text
-    path = ROOT / "README.md"
-    files[path] = readme(path.read_text(), records)
+    for page_path, head, rows in (
+            ("README.md", ["what", "ferry", "beside it", "ratio"], readme_rows(records)),
+            ("docs/scheduling.md", ["what", "without latency", "cluster"],
+             scheduling_rows(records["schedule"]))):
+        path = ROOT / page_path
+        files[path] = replace_table(path.read_text(), head, rows)
     return files
 
 

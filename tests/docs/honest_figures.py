@@ -206,9 +206,10 @@ class Page(unittest.TestCase):
             copy = pathlib.Path(folder) / "tree"
             for part in ("bench", "scripts", "docs/pictures"):
                 shutil.copytree(ROOT / part, copy / part)
-            for part in ("docs/figures.md", "README.md"):
+            for part in ("docs/figures.md", "docs/scheduling.md", "README.md"):
                 shutil.copy(ROOT / part, copy / part)
             for part, number in (("docs/figures.md", r"(\d) GB/s"), ("README.md", r"(\d) GB/s \|"),
+                                 ("docs/scheduling.md", r"first fit (\d)"),
                                  ("docs/pictures/figures-refit.svg", r"(\d)</text>")):
                 text = (copy / part).read_text()
                 changed = re.sub(number, lambda m: m[0].replace(m[1], str(9 - int(m[1])), 1), text,
