@@ -6,9 +6,12 @@
  * Allocations that fail on request, beneath ferry and beneath jansson, and a count of the blocks
  * that live. The programs of this folder are linked with --wrap for malloc and its kin, so the
  * library's own calls end here; jansson is handed these functions. Its parser is spared: it takes a
- * refusal for a syntax error, or asserts. Threads may allocate at once; failing_by_thread lets only
+ * refusal for a syntax error, or asserts. What is taken from an arena may fail each time, not only
+ * where its block happens to be full. Threads may allocate at once; failing_by_thread lets only
  * those fail that ask for it, so that the same allocation of a rank fails in every run.
  */
+#include "base/alloc.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,6 +24,9 @@ void *__real_calloc(size_t count, size_t item_bytes);
 void *__real_realloc(void *items, size_t n_bytes);
 void  __real_free(void *items);
 
+void *__real_fy_arena_alloc(fy_arena *arena, size_t count, size_t item_bytes);
+char *__real_fy_arena_copy(fy_arena *arena, const char *text, size_t length);
+
 json_t *__real_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error);
 
 json_t *__wrap_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error);
@@ -28,6 +34,8 @@ void   *__wrap_malloc(size_t n_bytes);
 void   *__wrap_calloc(size_t count, size_t item_bytes);
 void   *__wrap_realloc(void *items, size_t n_bytes);
 void    __wrap_free(void *items);
+void   *__wrap_fy_arena_alloc(fy_arena *arena, size_t count, size_t item_bytes);
+char   *__wrap_fy_arena_copy(fy_arena *arena, const char *text, size_t length);
 
 /* Allocations before the one that fails; negative: none does. */
 static _Atomic int64_t    failing_countdown = -1;
@@ -89,6 +97,16 @@ void __wrap_free(void *items)
 {
     failing_live -= items != NULL;
     __real_free(items);
+}
+
+void *__wrap_fy_arena_alloc(fy_arena *arena, size_t count, size_t item_bytes)
+{
+    return failing_now() ? NULL : __real_fy_arena_alloc(arena, count, item_bytes);
+}
+
+char *__wrap_fy_arena_copy(fy_arena *arena, const char *text, size_t length)
+{
+    return failing_now() ? NULL : __real_fy_arena_copy(arena, text, length);
 }
 
 json_t *__wrap_json_loadb(const char *text, size_t length, size_t flags, json_error_t *error)

@@ -51,9 +51,11 @@ static void check_outcome(const step *t, const void *scene, const text_buffer *w
 static void check_refusal(const step *t, int64_t n, bool for_good, ferry_status status,
                           const ferry_error *error)
 {
-    bool spared = status == FERRY_OK && !for_good;
-    bool told   = status == FERRY_ERR_NO_MEMORY || (t->other != FERRY_OK && status == t->other);
-    if (!spared && (!told || strlen(error->message) < 10)) {
+    bool   spared = status == FERRY_OK && !for_good;
+    bool   told   = status == FERRY_ERR_NO_MEMORY || (t->other != FERRY_OK && status == t->other);
+    size_t length = strlen(error->message);
+    bool   names  = length >= 10 && error->message[length - 1] != ' ';
+    if (!spared && (!told || !names)) {
         fail_msg("row \"%s\": allocation %lld %s refused: %s: %s", t->name, (long long)n,
                  for_good ? "and all later ones" : "alone", ferry_status_name(status),
                  error->message);

@@ -87,7 +87,7 @@ def judge(build, mutant, seconds):
         return "does not compile"
     if not build.changed.keys() & build.made.keys():
         return "is no part of the test"
-    limit_s = 30 + 10 * seconds[mutant.test, tuple(mutant.arguments)]
+    limit_s = 8 + 5 * seconds[mutant.test, tuple(mutant.arguments)]
     for _ in range(2):
         state = build.run(mutant.test, mutant.arguments, limit_s)
         if state != HANGS:

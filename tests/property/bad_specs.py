@@ -334,6 +334,9 @@ def rule_rows():
                NAME, "10", "96")
     yield edge("flat sizes too few", small({"flat": {"axis": "tp", "sizes": [48, 48]}}),
                (NAME, "sizes"), "2", "4")
+    yield edge("flat sizes of one part do not fit",
+               changed(small({"flat": {"axis": "one", "sizes": [95]}}), "source", "mesh",
+                       [["pp", 2], ["tp", 4], ["one", 1]]), NAME, "95", "96")
     yield edge("flat sizes for uneven shards",
                small({**shard({"dim": 0, "axis": "pp", "sizes": [5, 7]}),
                       "flat": {"axis": "tp", "sizes": [10, 10, 10, 10]}}), NAME)

@@ -146,6 +146,31 @@ static ferry_status fill_and_fail(void *context, void *stream, ferry_error *erro
     return FERRY_ERR_LIMIT;
 }
 
+/* Every call gives its descriptor back, whether it was good for anything or not. */
+static void test_keeps_no_descriptor(void **state)
+{
+    (void)state;
+    ferry_error error;
+    uint64_t    bytes;
+    char        part[8];
+    char       *text = NULL;
+    size_t      length;
+    int         before = dup(STDERR_FILENO);
+    close(before);
+    put("file", "0123456789", 10);
+    must(fy_file_size(path_of("file"), &bytes, &error), &error);
+    must(fy_file_read_at(path_of("file"), 0, 4, part, &error), &error);
+    must(fy_file_read(path_of("file"), 10, &text, &length, &error), &error);
+    fy_free(text);
+    must(fy_file_replace(path_of("file"), fill, "0123", &error), &error);
+    assert_int_equal(fy_file_read_at(path_of("file"), 0, 8, part, &error), FERRY_ERR_IO);
+    assert_int_equal(fy_file_read(path_of("file"), 3, &text, &length, &error), FERRY_ERR_LIMIT);
+    assert_int_equal(fy_file_size(folder, &bytes, &error), FERRY_ERR_IO);
+    int after = dup(STDERR_FILENO);
+    close(after);
+    assert_int_equal(before, after);
+}
+
 /* A reader sees the old file or the whole new one; nothing is left beside it. */
 static void test_replace(void **state)
 {
@@ -243,6 +268,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_read, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_read_what_is_no_file, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_read_at, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_keeps_no_descriptor, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_follows_no_link, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_by_threads, make_folder, remove_folder),

@@ -486,7 +486,7 @@ static void test_copy(void **state)
         must(fy_files_read(out, 0, 0, bytes, 16, &error), &error);
         assert_memory_equal(bytes, "0123456789abcdef", 16);
     }
-    const int cannot[] = {EXDEV, EINVAL, ENOSYS, EOPNOTSUPP, EPERM};
+    const int cannot[] = {EXDEV, EINVAL, ENOSYS, EOPNOTSUPP, EPERM, EBADF};
     for (size_t i = 0; i < COUNT_OF(cannot); i++) {
         copied        = true;
         copying.error = cannot[i];
@@ -501,6 +501,47 @@ static void test_copy(void **state)
     fy_files_destroy(out);
     ferry_checkpoint_destroy(checkpoint);
     behave();
+}
+
+/* Where one of the two cannot be opened, that is the outcome, and both may be closed for others. */
+static void test_copy_without_a_file(void **state)
+{
+    (void)state;
+    enum { N = 40, MOST = 16 };
+    struct rlimit limit, before;
+    fy_files     *in = NULL, *out = NULL;
+    ferry_error   error = {""};
+    char          path[300];
+    bool          copied;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit          = before;
+    limit.rlim_cur = 4 * MOST;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ferry_checkpoint *checkpoint = many_parts();
+    int               at         = folder_fd();
+    size_t            n_open     = count_descriptors();
+    must(fy_files_of(checkpoint, &in, &error), &error);
+    must(fy_files_make(at, small_folder, N, name_of, "shut-", &out, &error), &error);
+    for (size_t i = 0; i < N; i++) {
+        snprintf(path, sizeof path, "%s/%s", small_folder, name_of("shut-", i));
+        assert_int_equal(symlink("nowhere", path), 0);
+        assert_int_equal(fy_files_copy(in, i, 0, out, i, 0, 8, &copied, &error), FERRY_ERR_IO);
+        check_says(path, "cannot be written: ", &error);
+        assert_int_equal(unlink(path), 0);
+    }
+    for (size_t i = 0; i < N; i++) {
+        must(fy_files_write(out, i, 0, "12345678", 8, &error), &error);
+    }
+    assert_true(count_descriptors() <= n_open + 2 * MOST);
+    fy_files_destroy(in);
+    must(fy_files_of(checkpoint, &in, &error), &error);
+    assert_int_equal(unlink(checkpoint->files[0].path), 0);
+    assert_int_equal(fy_files_copy(in, 0, 0, out, 0, 0, 8, &copied, &error), FERRY_ERR_IO);
+    check_says("no source", "cannot be opened: No such file", &error);
+    fy_files_destroy(in);
+    fy_files_destroy(out);
+    ferry_checkpoint_destroy(checkpoint);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 /* What lies there already is gone on with; a link is not followed. */
@@ -536,6 +577,7 @@ int main(void)
         cmocka_unit_test(test_cut_while_read),
         cmocka_unit_test(test_in_parts),
         cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_copy_without_a_file),
         cmocka_unit_test(test_make),
     };
     return cmocka_run_group_tests(tests, small_begin, small_end);

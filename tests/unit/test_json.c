@@ -107,6 +107,27 @@ static void test_parse(void **state)
     }
 }
 
+/* What stands before the mistake is quoted: all of it, or the last of it where there is much. */
+static void test_parse_quotes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *quoted;
+    } rows[] = {
+        {"[1,]", ", after \"[1,]\""},
+        {"[11111,22222,33333,44444,55555,x]", ", after \"[11111,22222,33333,44444,55555,x\""},
+        {"[11111,22222,33333,44444,55555,66666,77777,x]",
+         ", after \",33333,44444,55555,66666,77777,x\""},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        json_t     *json = NULL;
+        ferry_error error;
+        assert_int_equal(fy_json_parse(rows[i].text, strlen(rows[i].text), "doc", &json, &error),
+                         FERRY_ERR_INVALID_INPUT);
+        check_says(rows[i].text, rows[i].quoted, &error);
+    }
+}
+
 /* The length counts, not a zero; a zero inside is refused. */
 static void test_parse_takes_a_length(void **state)
 {
@@ -263,10 +284,15 @@ static void test_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),      cmocka_unit_test(test_places_are_cut),
-        cmocka_unit_test(test_parse),       cmocka_unit_test(test_parse_takes_a_length),
-        cmocka_unit_test(test_parse_depth), cmocka_unit_test(test_expect_object),
-        cmocka_unit_test(test_getters),     cmocka_unit_test(test_values),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_places_are_cut),
+        cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_parse_quotes),
+        cmocka_unit_test(test_parse_takes_a_length),
+        cmocka_unit_test(test_parse_depth),
+        cmocka_unit_test(test_expect_object),
+        cmocka_unit_test(test_getters),
+        cmocka_unit_test(test_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

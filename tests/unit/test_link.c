@@ -12,6 +12,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -737,6 +739,32 @@ static void test_no_memory(void **state)
     }
 }
 
+/* Control messages are small, and the next one waits for their answers: none is held back for more.
+ */
+static void test_small_messages_leave_at_once(void **state)
+{
+    (void)state;
+    struct sockaddr_in address  = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t          length   = sizeof address;
+    int                listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int                fds[2]   = {socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), -1};
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, length), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &length), 0);
+    assert_int_equal(connect(fds[0], (struct sockaddr *)&address, length), 0);
+    fds[1] = accept(listener, NULL, NULL);
+    assert_true(fds[1] >= 0);
+    for (int side = CLIENT; side <= SERVER; side++) {
+        int      at_once = 0;
+        fy_link *link    = make_link(fds[side], side == SERVER, key);
+        length           = sizeof at_once;
+        assert_int_equal(getsockopt(fds[side], IPPROTO_TCP, TCP_NODELAY, &at_once, &length), 0);
+        check_at(at_once != 0, "side %d", side);
+        fy_link_destroy(link);
+    }
+    close(listener);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -758,6 +786,7 @@ int main(void)
         cmocka_unit_test(test_slow_owner),
         cmocka_unit_test(test_limits_of_waiting),
         cmocka_unit_test(test_creation_takes_the_socket),
+        cmocka_unit_test(test_small_messages_leave_at_once),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include <ferry/mixed_comm.h>
 
+#include "collective/schedule.h"
+
 #include "support/check.h"
 
 typedef const char *(*name_fn)(uint32_t number);
@@ -100,11 +102,25 @@ static void test_modes(void **state)
     check_misused(ferry_mixed_mode_parse);
 }
 
+/* Sentences tell edges by their names. */
+static void test_edges(void **state)
+{
+    (void)state;
+    for (int i = 0; i < FY_N_EDGES; i++) {
+        assert_true(strlen(fy_edge_name((fy_edge)i)) > 2);
+        for (int j = 0; j < i; j++) {
+            assert_string_not_equal(fy_edge_name((fy_edge)i), fy_edge_name((fy_edge)j));
+        }
+    }
+    assert_string_equal(fy_edge_name(FY_N_EDGES), "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ops),
         cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_edges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

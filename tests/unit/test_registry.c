@@ -52,9 +52,17 @@ static void test_absent_plugin(void **state)
     ferry_error error;
     setenv("FERRY_PLUGINS", "/nonexistent/plugins", 1);
     must(ferry_engine_at(FY_ENGINE_UCX, NULL, NULL, &available, &why, &error), &error);
-    unsetenv("FERRY_PLUGINS");
     assert_false(available);
     assert_non_null(strstr(why, "/nonexistent/plugins"));
+    available = true; /* either may be asked for alone */
+    must(ferry_engine_at(FY_ENGINE_UCX, NULL, NULL, &available, NULL, &error), &error);
+    assert_false(available);
+    why = "";
+    must(ferry_engine_at(FY_ENGINE_UCX, NULL, NULL, NULL, &why, &error), &error);
+    assert_non_null(strstr(why, "/nonexistent/plugins"));
+    must(ferry_engine_at(FY_ENGINE_SHM, NULL, NULL, NULL, &why, &error), &error);
+    assert_string_equal(why, "");
+    unsetenv("FERRY_PLUGINS");
 }
 
 static void test_choices(void **state)

@@ -9,7 +9,11 @@
 #include "support/check.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -99,6 +103,57 @@ static void test_renewed(void **state)
     }
 }
 
+/* Descriptor 0 is one like others, where a program has closed it. */
+static void test_renewed_by_descriptor_0(void **state)
+{
+    enum { BYTES = 5 << 20 };
+    pair        p;
+    ferry_error error;
+    (void)state;
+    int kept = dup(STDIN_FILENO);
+    make_pair(&p, BYTES);
+    const char *map = p.own.map;
+    close(STDIN_FILENO);
+    must(fy_local_memory_renew(&p.own, &error), &error);
+    assert_int_equal(p.own.fd, STDIN_FILENO);
+    expect_renewed(&p, map, BYTES);
+    assert_int_equal(dup2(kept, STDIN_FILENO), STDIN_FILENO);
+    close(kept);
+}
+
+/*
+ * A key whose descriptor is another file by now: that file is not even opened, for to open some has
+ * effects.
+ */
+static void test_opens_nothing_else(void **state)
+{
+    pair p;
+    char name[] = "/tmp/ferry-test-renew-XXXXXX", events[4096];
+    (void)state;
+    int file = mkstemp(name), watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    assert_true(file >= 0 && watch >= 0);
+    assert_true(inotify_add_watch(watch, name, IN_OPEN) >= 0);
+    make_pair(&p, 4096);
+    int own = dup(p.own.fd);
+    assert_int_equal(dup2(file, p.own.fd), p.own.fd);
+    fy_node_memory again;
+    assert_false(fy_local_memory_map(getpid(), p.key, sizeof p.key, 4096, &again));
+    assert_int_equal(read(watch, events, sizeof events), -1);
+    assert_int_equal(errno, EAGAIN);
+    /* The watch does see what is opened by this way. */
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    close(open(path, O_RDONLY | O_CLOEXEC));
+    assert_true(read(watch, events, sizeof events) > 0);
+    assert_int_equal(dup2(own, p.own.fd), p.own.fd);
+    close(own);
+    close(file);
+    close(watch);
+    unlink(name);
+    fy_node_memory_cleanup(&p.theirs);
+    fy_local_memory_cleanup(&p.own);
+}
+
 /* Wherever it stops, the content stays, and the next call goes on. */
 static void test_goes_on(void **state)
 {
@@ -141,6 +196,31 @@ static void test_given_up(void **state)
     assert_int_equal(before, after);
 }
 
+/* Where no descriptor is left, pages of this process's own take the place of shared ones. */
+static void test_private_pages(void **state)
+{
+    enum { BYTES = 1 << 20 };
+    ferry_error error;
+    (void)state;
+    int fd = memfd_create("ferry", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, BYTES), 0);
+    char *own    = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *theirs = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(own != MAP_FAILED && theirs != MAP_FAILED);
+    fill(theirs, BYTES, 1);
+    assert_int_equal(fy_pages_renew(own + 1, 4096, &error), FERRY_ERR_NO_MEMORY); /* no page */
+    assert_non_null(strstr(error.message, "4096 bytes could not be mapped again"));
+    expect_bytes(own, BYTES, 1);
+    must(fy_pages_renew(own, BYTES, &error), &error);
+    expect_bytes(own, BYTES, 1);
+    fill(theirs, BYTES, 2);
+    expect_bytes(own, BYTES, 1);
+    munmap(own, BYTES);
+    munmap(theirs, BYTES);
+    close(fd);
+}
+
 /* Memory that nobody can have mapped stays as it is. */
 static void test_not_shared(void **state)
 {
@@ -160,8 +240,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_renewed),
+        cmocka_unit_test(test_renewed_by_descriptor_0),
+        cmocka_unit_test(test_opens_nothing_else),
         cmocka_unit_test(test_goes_on),
         cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_private_pages),
         cmocka_unit_test(test_not_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

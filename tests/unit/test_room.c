@@ -235,6 +235,24 @@ static void test_v1(void **state)
     expect(UINT64_MAX, "the cgroup /a allows", 5 * GIB, 4 * GIB);
     put("mem/a/memory.stat", "inactive_file 5\ntotal_inactive_file 3221225472\n");
     expect(UINT64_MAX, "the cgroup /a/b allows", 3 * GIB, GIB);
+    put("proc/self/cgroup", "0::/\n4:cpu,memory:/a/b\n8:pids:/a/b\n"); /* in any order */
+    expect(UINT64_MAX, "the cgroup /a/b allows", 3 * GIB, GIB);
+    put_number("mem/memory.limit_in_bytes", 7 * GIB); /* the root of what is shown counts too */
+    expect(UINT64_MAX, "the cgroup / allows", 7 * GIB, 6 * GIB);
+}
+
+/* Blanks in names are written as numbers, in the root of a mount as well. */
+static void test_names_with_blanks(void **state)
+{
+    (void)state;
+    put_machine();
+    put("proc/self/cgroup", "4:memory:/my jobs/0f\n");
+    put("proc/self/mountinfo", "35 31 0:32 /my\\040jobs @/mem rw - cgroup cgroup rw,memory\n");
+    put_number("mem/memory.limit_in_bytes", 9 * GIB);
+    put_number("mem/memory.usage_in_bytes", GIB);
+    put_number("mem/0f/memory.limit_in_bytes", 2 * GIB);
+    put_number("mem/0f/memory.usage_in_bytes", GIB);
+    expect(UINT64_MAX, "the cgroup /my jobs/0f allows", 2 * GIB, GIB);
 }
 
 /* A container that sees its own group only: the mount's root is the group or is elsewhere. */
@@ -394,13 +412,21 @@ int main(void)
 {
 #define ROOM_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        ROOM_TEST(test_machine_alone),    ROOM_TEST(test_no_descriptor),
-        ROOM_TEST(test_no_proc),          ROOM_TEST(test_v2),
-        ROOM_TEST(test_v2_reclaimable),   ROOM_TEST(test_v2_exhausted),
-        ROOM_TEST(test_v2_namespace),     ROOM_TEST(test_v1),
-        ROOM_TEST(test_v1_container),     ROOM_TEST(test_address_space),
-        ROOM_TEST(test_strange_files),    ROOM_TEST(test_check),
-        ROOM_TEST(test_this_machine),     ROOM_TEST(test_this_address_space),
+        ROOM_TEST(test_machine_alone),
+        ROOM_TEST(test_no_descriptor),
+        ROOM_TEST(test_no_proc),
+        ROOM_TEST(test_v2),
+        ROOM_TEST(test_v2_reclaimable),
+        ROOM_TEST(test_v2_exhausted),
+        ROOM_TEST(test_v2_namespace),
+        ROOM_TEST(test_v1),
+        ROOM_TEST(test_v1_container),
+        ROOM_TEST(test_names_with_blanks),
+        ROOM_TEST(test_address_space),
+        ROOM_TEST(test_strange_files),
+        ROOM_TEST(test_check),
+        ROOM_TEST(test_this_machine),
+        ROOM_TEST(test_this_address_space),
         ROOM_TEST(test_allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -367,7 +367,7 @@ static const circle circles[] = {
      .says = "waits for batch 0"},
     {.name = "two relays of each other",
      .row  = {.batches = {RELAY(0, 0, 1, 10, 0, 0, 2), RELAY(0, 1, 0, 10, 0, 0, 1)}},
-     .says = "waits for batch"},
+     .says = "batch 0 (round 0, from rank 0 to rank 1) can never start: it waits for batch 1"},
     {.name = "a relay in an earlier place than what it waits for",
      .row  = {.batches = {RELAY(0, 0, 1, 10, 0, 0, 2), BATCH(1, 0, 2, 10, 0, 0)}},
      .says = "waits for batch"},

@@ -112,6 +112,35 @@ static void test_control_characters(void **state)
     }
 }
 
+/* What is handed out is as long as the caller's struct says, and no longer than what is known. */
+static void test_copy_out(void **state)
+{
+    (void)state;
+    struct {
+        size_t   struct_size;
+        uint64_t fields[3];
+    } to, from = {sizeof from, {1, 2, 3}};
+    ferry_error error;
+    for (size_t known = 16; known <= sizeof from; known += 8) {
+        for (size_t wanted = 16; wanted <= sizeof to; wanted += 8) {
+            memset(&to, 0x77, sizeof to);
+            to.struct_size = wanted;
+            must(fy_copy_out(&from, known, &to, "a struct", &error), &error);
+            assert_int_equal(to.struct_size, wanted);
+            for (size_t i = 0; i < COUNT_OF(to.fields); i++) {
+                bool is_there = 8 + 8 * i < known && 8 + 8 * i < wanted;
+                check_at(to.fields[i] == (is_there ? i + 1 : 0x7777777777777777),
+                         "field %zu of %zu bytes into %zu", i, known, wanted);
+            }
+        }
+    }
+    /* The size and nothing behind it is the struct of no version. */
+    to.struct_size = 15;
+    assert_int_equal(fy_copy_out(&from, sizeof from, &to, "a struct", &error), FERRY_ERR_MISUSE);
+    check_says("too short", "struct_size is 15", &error);
+    assert_int_equal(fy_copy_out(&from, sizeof from, NULL, "a struct", &error), FERRY_ERR_MISUSE);
+}
+
 static void test_version(void **state)
 {
     (void)state;
@@ -128,7 +157,7 @@ int main(void)
         cmocka_unit_test(test_names_and_texts), cmocka_unit_test(test_numbers_stay),
         cmocka_unit_test(test_unknown_status),  cmocka_unit_test(test_sentence),
         cmocka_unit_test(test_truncation),      cmocka_unit_test(test_control_characters),
-        cmocka_unit_test(test_version),
+        cmocka_unit_test(test_copy_out),        cmocka_unit_test(test_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
