@@ -24,6 +24,7 @@ import honest  # noqa: E402
 from transport_vs_peers import median, size_text, spread  # noqa: E402
 
 WIDE = 0.25
+MIB = 1 << 20
 ENOUGH = 5  # rounds
 
 
@@ -31,6 +32,8 @@ ENOUGH = 5  # rounds
 
 def digits(value, count=3):
     """With so many digits that count, and commas from a thousand on."""
+    if 0 < abs(value) < 0.001:
+        return f"{value:.2g}"
     value = float(f"{value:.{count}g}")
     after = max(0, count - len(str(int(abs(value)))) if abs(value) >= 1 else count)
     return f"{value:,.{after}f}".rstrip("0").rstrip(".") if after else f"{value:,.0f}"
@@ -152,14 +155,41 @@ def python_refit(record):
                  rows)
 
 
+def plain_words(what):
+    """The benchmarks' own names, as a reader has them."""
+    for pattern, words in ((r"small:100000", "100,000 small tensors"),
+                           (r"matrix:(\d):(\d)", r"\1 -> \2"),
+                           (r", ferry:", ", ferry's memory:"), (r", malloc:", ", plain memory:"),
+                           (r", run: checksum", ", direct: checksum"),
+                           (r", staged: checksum", ", through slots: checksum"), (" / ", " over ")):
+        what = re.sub(pattern, words, what)
+    return what
+
+
 def targets_table(record, names=None):
     rows = []
     for line in record["targets"]:
         if names is None or any(name in line["what"] for name in names):
             is_met = "met" if line["met"] else "**missed**"
-            rows.append([line["what"], digits(line["measured"]) + mark(line["spread"]),
+            rows.append([plain_words(line["what"]), digits(line["measured"]) + mark(line["spread"]),
                          line["target"], is_met])
     return table(["what", "measured; spread", "wanted", ""], rows)
+
+
+def refit_layers(record):
+    models = {"layers:tp8-tp4dp2": "TP8 -> TP4 x DP2", "layers:tp4-tp2pp2": "TP4 -> TP2 x PP2",
+              "small:100000": "100,000 small tensors"}
+    memory = {"ferry": "ferry's memory", "malloc": "plain memory"}
+    rows = []
+    for case in (*record["layers"], *record["small"]):
+        peers = case.get("over_mpi", {}).values()
+        rows.append([f"{models[case['case']]}, {memory[case['memory']]}",
+                     figure(rate(case["ferry_GBps"]), case["ferry_GBps"]),
+                     ratio(case["over_limits"]["copy"]),
+                     *([ratio(peer["ratios"]) for peer in peers] or ["", ""])])
+    return table(["what", "ferry", "over a streaming copy by all cores",
+                  "over MPI_Alltoallw for each tensor", "over one for all"],
+                 rows) + "\n" + targets_table(record, ("checksum", "heap calls", "stand still"))
 
 
 def refit_hosts(record):
@@ -312,6 +342,13 @@ def reshard(record):
                          ratio(ratios[f"{script} less its start"]) if script in ratios else ""])
     text = table(["what", "ferry", "two `cp` at once", "over them", "script with torch",
                   "over it", "less its start"], rows)
+    rows = [["`--memory-cap " + case["cap"] + "`: " + TO["tp4" if "tp=4" in case["command"]
+                                                         else "tp8pp2"],
+             f"{case['RssAnon'] / MIB:.1f} MiB", f"{case['VmHWM'] / MIB:.1f} MiB"]
+            for case in record.get("memory", [])]
+    if rows:
+        text += "\n" + table(["memory of one conversion", "buffers and tables", "with all that is "
+                              "mapped"], rows)
     cases = record.get("open", {}).get("cases", {})
     rows = [[f"`{what}`" if " sharded" not in what else f"`{what.split()[0]}` of TP4",
              figure(seconds(median(case["seconds"])), case["seconds"]),
@@ -393,9 +430,10 @@ SECTIONS = [
      "both sides."),
     ("python_refit", "Refit in Python", python_refit,
      "The same matrix. Megatron-Core moves it by its execute_reshard_plan over GlooCopyService."),
-    ("refit-layers", "Refit of models, of small tensors, and with checksums", targets_table,
+    ("refit-layers", "Refit of models, of small tensors, and with checksums", refit_layers,
      "Two layers, embedding and head of Llama 2 70B on 8 processes; 100,000 tensors of 1 to 16 "
-     "KiB; what checksums cost. L is a streaming copy by all cores."),
+     "KiB; what checksums cost, of the matrix above: `path` over none, `end` over none and a "
+     "read."),
     ("refit_hosts", "Refit between hosts", refit_hosts,
      "Hosts are network namespaces; the bound is what a plain TCP stream takes on the same link."),
     ("mixed", "Fused collectives, 4 ranks", mixed,
@@ -413,13 +451,13 @@ SECTIONS = [
      "Equal bytes per rank in the cases `one rank of N`. Kimi-K2 is a model of a trillion "
      "parameters."),
     ("python_planner", "Planning in Python, 256 -> 256 ranks", python_planner,
-     "Dense, 80 layers, the same metadata of all ranks and the same moves on both sides. Fewer "
-     "ranks give less."),
+     "Dense, 80 layers, the same metadata of all ranks and the same moves on both sides."),
     ("schedule-megatron", "Scheduling beside Megatron-Core", schedule_megatron, ""),
     ("schedule", "Scheduling", schedule,
      "Cluster: 50 GB/s and 5 us a rank. What is predicted is computed, and repeats; seconds that "
      "it takes are measured."),
-    ("largest", "The largest example: 16,384 -> other 16,384 ranks", largest, ""),
+    ("largest", "The largest example: 16,384 -> other 16,384 ranks", largest,
+     "A trillion parameters, planned, scheduled and simulated."),
     ("reshard", "Checkpoints", reshard,
      "With the sync of all files. `cp` copies half of the bytes each; the script is "
      "`bench/reshard_script.py`, with safetensors and torch."),
@@ -489,6 +527,7 @@ def page(records):
             text += ("\nDate and commit are those of the change that brought the file: it did not "
                      "keep them then.\n")
         text += f"\n**Doubt:** {record['doubt']}.\n" if "doubt" in record else ""
+        text += f"\n{record['note']}.\n" if "note" in record else ""
         text += f"\n{write(record)}\n{provenance(name, record)}"
     return text
 
