@@ -77,7 +77,7 @@ def said(text, values, is_loss=False):
 def gigabytes(style, values, limit=None):
     middle = median(values)
     behind = limit is not None and middle < 0.995 * median(limit)
-    text = f"{middle:.1f}" if middle >= 3 else f"{middle:.2f}"
+    text = f"{middle:.1f}" if middle >= 10 else f"{middle:.2f}"
     return (style, middle, said(text, values, behind))
 
 

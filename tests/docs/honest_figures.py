@@ -3,6 +3,7 @@
 """Figures are kept with what they were measured on, and those of a busy machine are marked."""
 
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -201,6 +202,24 @@ class Page(unittest.TestCase):
             self.assertEqual(section.count("**spread"), wide, name)
             self.assertTrue(behind or wide, name)
 
+    def test_bars_are_as_long_as_their_figures(self):
+        for name in ("refit", "checkpoints", "collectives"):
+            lengths = bars(name)
+            self.assertGreater(len(lengths), 10, name)
+            scale = max(width for width, _ in lengths) / max(value for _, value in lengths)
+            for width, value in lengths:
+                self.assertAlmostEqual(width, scale * value, delta=2, msg=f"{name}: {value}")
+
+    def test_a_step_of_a_scale_of_tens_is_ten_times_as_much(self):
+        lengths = sorted(bars("plans"))
+        self.assertGreater(len(lengths), 10)
+        (least, low), (most, high) = lengths[0], lengths[-1]
+        self.assertGreater(high, 1000 * low)
+        scale = (most - least) / math.log10(high / low)
+        for width, value in lengths:
+            self.assertAlmostEqual(width - least, scale * math.log10(value / low), delta=2,
+                                   msg=str(value))
+
     def test_a_figure_that_is_changed_by_hand_is_found(self):
         with tempfile.TemporaryDirectory() as folder:
             copy = pathlib.Path(folder) / "tree"
@@ -235,6 +254,19 @@ class Page(unittest.TestCase):
                                   capture_output=True, text=True, check=False)
             self.assertEqual(done.returncode, 1)
             self.assertIn("plan.json does not say its commit", done.stderr)
+
+
+def bars(name):
+    """The width of each bar of a picture and the figure that stands beside it, in seconds where it
+    has a unit of time."""
+    text = (ROOT / "docs" / "pictures" / f"figures-{name}.svg").read_text()
+    found = re.findall(r'<rect class="[abce]" [^>]*y="([\d.]+)" width="([\d.]+)" [^>]*/>\n'
+                       r'<text [^>]*y="([\d.]+)" class="small">(?:\d+ \w+: )?([\d.]+)( [mu]?s)?',
+                       text)
+    assert len(found) == text.count('height="15"'), f"{name}: a bar without its figure"
+    units = {"": 1, " s": 1, " ms": 1e-3, " us": 1e-6}
+    assert all(float(base) - float(top) == 12 for top, _, base, *_ in found)
+    return [(float(width), float(value) * units[unit]) for _, width, _, value, unit in found]
 
 
 def middle_half(values):
