@@ -222,6 +222,7 @@ static void hurt_in_calls(rank_context *me, bool stops)
     ferry_status status = FERRY_OK, wanted = stops ? FERRY_ERR_TIMEOUT : FERRY_ERR_PEER_LOST;
     scene        c;
     open_for_fault(&c, me, &random, "", NULL, 0);
+    meet_outside(me);
     if (me->rank == victim) {
         end_later(me, us, stops);
     }
@@ -277,7 +278,7 @@ void case_stopped_first(rank_context *me)
     if (me->rank == 0) {
         atomic_store(pid, (uint64_t)getpid());
     }
-    meet(me);
+    meet_outside(me);
     if (me->rank == 0) {
         end_later(me, us, true);
     }
@@ -362,6 +363,7 @@ void case_abort(rank_context *me)
     bool           done    = false;
     scene          c;
     open_for_fault(&c, me, &random, "", NULL, 0);
+    meet_outside(me);
     if (me->rank == victim) {
         expect(me, !run_until_failure(&c, &random, calls, &status), "%.400s", me->error.message);
         call    what = draw_call(&c, &random, 2500);

@@ -86,8 +86,8 @@ static const collective_case cases[] = {
     FAULT("killed", 4, case_killed, ALL | DIES, 5),
     FAULT("killed2", 2, case_killed, PLAIN | DIES, 5),
     FAULT("killed_early", 4, case_killed_early, PLAIN | DIES, 5),
-    FAULT("stopped", 4, case_stopped, PLAIN | DIES, 1),
-    FAULT("stopped_first", 8, case_stopped_first, UCX | DIES, 1),
+    FAULT("stopped", 4, case_stopped, PLAIN | DIES, 3),
+    FAULT("stopped_first", 8, case_stopped_first, UCX | DIES, 3),
 };
 
 static const case_row *case_at(size_t index)

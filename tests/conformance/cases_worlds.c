@@ -249,7 +249,7 @@ static void run_until_failure(rank_context *me, int signal_number, ferry_status 
     snprintf(name, sizeof name, "rank %u", (unsigned)victim);
     memset(source, 1, sizeof source);
     ferry_status status = FERRY_OK;
-    int64_t      end_ns = now_ns() + (int64_t)(30e9 * me->patience);
+    int64_t      end_ns = now_ns() + (int64_t)(200e9 * me->patience);
     for (unsigned i = 0; status == FERRY_OK && now_ns() < end_ns; i++) {
         ferry_buffer buffer = ferry_buffer_of(source, 1 + i % sizeof source);
         ferry_signal signal = {.region = words, .offset = 0, .value = 1, .op = FERRY_SIGNAL_ADD};
@@ -286,7 +286,7 @@ void case_stop(rank_context *me)
     meet(me);
     run_until_failure(me, SIGSTOP, FERRY_ERR_TIMEOUT);
     atomic_fetch_add(&me->shared->word[1], 1);
-    int64_t end_ns = now_ns() + (int64_t)(10e9 * me->patience);
+    int64_t end_ns = now_ns() + (int64_t)(200e9 * me->patience);
     while (me->rank == 0 && atomic_load(&me->shared->word[1]) < victim && now_ns() < end_ns) {
         sleep_ms(1);
     }

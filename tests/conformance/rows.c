@@ -240,6 +240,15 @@ void end_later(rank_context *me, uint32_t us, bool stops)
     }
 }
 
+void meet_outside(rank_context *me)
+{
+    _Atomic uint64_t *n_came = &me->shared->word[COUNT_OF(me->shared->word) - 1];
+    uint64_t          round  = atomic_fetch_add(n_came, 1) / me->n_ranks + 1;
+    while (atomic_load(n_came) < round * me->n_ranks) {
+        sleep_ms(1);
+    }
+}
+
 void expect_named(rank_context *me, uint32_t victim)
 {
     char name[32];

@@ -46,6 +46,12 @@ const char *engines_of(const rank_context *me, const char *wrappers, char *text,
 /* The end of this process, or its stop, so many microseconds from now. */
 void end_later(rank_context *me, uint32_t us, bool stops);
 
+/*
+ * Comes back when all ranks are here. They meet beside ferry: no rank is still in a collective call
+ * then, whose end it would miss when another one dies.
+ */
+void meet_outside(rank_context *me);
+
 /* Fails unless the last sentence names this rank. */
 void expect_named(rank_context *me, uint32_t victim);
 

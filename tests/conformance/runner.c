@@ -102,7 +102,7 @@ const case_row case_rows[] = {
     {.name             = "stop",
      .n_ranks          = 3,
      .run              = case_stop,
-     .deadline_seconds = 1,
+     .deadline_seconds = 3,
      .processes_only   = true,
      .dies             = true},
     {.name = "strict", .n_ranks = 2, .run = case_strict, .opens_itself = true},

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import cases
 
-LIMIT_S = 120
+LIMIT_S = 600
 FERRY = ""
 
 WHOLE = {"mesh": [["tp", 2]], "rules": [{"match": "*"}]}

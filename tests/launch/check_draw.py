@@ -31,7 +31,7 @@ OPTIONS = None
 
 def ask(*words):
     done = subprocess.run([OPTIONS.ferry, *words], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=60, check=False)
+                          text=True, timeout=600, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -181,7 +181,7 @@ def case_bash():
         COMP_WORDS=(ferry ver); COMP_CWORD=1; _ferry; echo "${COMPREPLY[@]}"
     '''
     done = subprocess.run(["bash", "--norc", "-eu", "-c", script], capture_output=True, text=True,
-                          timeout=60, check=False)
+                          timeout=600, check=False)
     assert done.returncode == 0 and done.stdout.splitlines() == ["--replica", "seed", "verify"], done
 
 

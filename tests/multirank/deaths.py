@@ -17,7 +17,7 @@ import time
 import ranks
 from ranks import Failure, Ranks, check, options
 
-DEADLINE = 1.0
+DEADLINE = 2.5  # a busy machine keeps ranks off the cores for a second and more
 WORK_S = 60  # long beyond all doubt: who is not told of a loss is done with its work in the end
 HARMS = ("kill", "stop", "exit", "abort", "self-kill", "return")
 EXPECTED = {

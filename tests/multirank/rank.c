@@ -9,7 +9,8 @@
  *     loop:SECONDS       all of these, at random, until an error or all agree that time is over
  *     open[=ENGINES]     a transport                traffic:SECONDS    puts and signals, checked
  *     wait:SECONDS       for a signal that nobody raises
- *     sleep:SECONDS      outside the library        signal:NUMBER      to itself
+ *     sleep:SECONDS      outside the library        await:PATH         a file, outside the library
+ *     signal:NUMBER      to itself
  *     abort:REASON       ends the world             state
  *     shrink[:MIN]       the survivors' world       close              the transport
  *     destroy            leaves                     count              descriptors and threads
@@ -435,6 +436,13 @@ static ferry_status create_from_file(const char *text, ferry_error *error)
     return ferry_world_create_from_file(path, rank, n, NULL, &world, error);
 }
 
+static void sleep_for(double seconds)
+{
+    struct timespec pause = {.tv_sec = (time_t)seconds};
+    pause.tv_nsec         = (long)((seconds - (double)pause.tv_sec) * 1e9);
+    while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {}
+}
+
 static ferry_status repeat(const char *op, uint64_t count, uint64_t bytes, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
@@ -496,9 +504,11 @@ static ferry_status run(const char *op, const char *argument, ferry_error *error
     } else if (strcmp(op, "interrupts") == 0) {
         interrupt(number);
     } else if (strcmp(op, "sleep") == 0) {
-        struct timespec pause = {.tv_sec = (time_t)number};
-        pause.tv_nsec         = (long)((number - (double)pause.tv_sec) * 1e9);
-        while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {}
+        sleep_for(number);
+    } else if (strcmp(op, "await") == 0) {
+        while (access(argument, F_OK) != 0) {
+            sleep_for(0.005);
+        }
     } else if (strcmp(op, "signal") == 0) {
         raise((int)number);
     } else if (strcmp(op, "abort") == 0) {

@@ -388,8 +388,8 @@ class Ranks:
         """n ranks by variables, in this order; steps is a list or a function of the rank. Values of
         variables may be functions of the rank, too; None unsets."""
         port = variables.pop("MASTER_PORT", None) or free_port(1)
-        if "FERRY_DEADLINE" in variables:  # of which it would be three: that is no time to start in
-            variables.setdefault("FERRY_JOIN_LIMIT", 20 * options.patience)
+        # Of a deadline it would be three: that is no time to start in.
+        variables.setdefault("FERRY_JOIN_LIMIT", 60 * options.patience)
         for i, r in enumerate(order if order is not None else range(n)):
             if i > 0 and pause > 0:
                 time.sleep(pause)

@@ -113,8 +113,8 @@ def case_orders_with_pauses():
 
 
 def case_seconds_apart():
-    """Slower than a deadline, faster than the join limit, measured from one to the next."""
-    run(3, order=[1, 0, 2], pause=1.2, FERRY_DEADLINE=1, FERRY_JOIN_LIMIT=3)
+    """Slower than a deadline, faster than the join limit."""
+    run(3, order=[1, 0, 2], pause=1.2, FERRY_DEADLINE=1)
 
 
 def case_apart_by_file():

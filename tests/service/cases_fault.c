@@ -174,6 +174,7 @@ static void hurt_in_runs(rank_context *me, bool stops)
     ferry_service *service = open_service(me, &setup.options);
     matrix        *m       = matrix_make(me, 4, 1, 8, NULL);
     matrix_schedule(me, m, service, setup.options.commit == FERRY_COMMIT_SWAP);
+    meet_outside(me);
     if (me->rank == victim) {
         end_later(me, dice(&random, 200, 40000), stops);
     }
@@ -234,15 +235,6 @@ void case_killed_early(rank_context *me)
 }
 
 /* After a loss */
-
-/* The victim waits until the last run is behind all, with no collective call under way either. */
-static void wait_for_all(rank_context *me, uint32_t victim)
-{
-    atomic_fetch_add(&me->shared->word[0], 1);
-    while (me->rank == victim && atomic_load(&me->shared->word[0]) < me->n_ranks) {
-        sleep_ms(1);
-    }
-}
 
 /* What all ranks of a world have together. */
 static uint64_t sum_of(rank_context *me, ferry_world *world, uint64_t mine)
@@ -378,7 +370,7 @@ void case_resume(rank_context *me)
         must(me, ferry_service_run(service, &me->error));
         matrix_expect(me, m, 0, version, "before a loss");
     }
-    wait_for_all(me, victim);
+    meet_outside(me); /* the last run is behind all */
     uint64_t     version = n_whole;
     ferry_status status;
     do {
@@ -518,7 +510,7 @@ void case_recover_pairs(rank_context *me)
     matrix_schedule(me, m, service, true);
     matrix_fill(m, 1);
     must(me, ferry_service_run(service, &me->error));
-    wait_for_all(me, victim);
+    meet_outside(me); /* the last run is behind all */
     uint64_t     version = 1;
     ferry_status status;
     if (me->rank == victim && !me->engine->threads) {

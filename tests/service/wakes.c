@@ -320,7 +320,7 @@ static void be_rank(const char *folder)
     holding             mine    = {.sources = NULL};
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
     ferry_error         error;
-    options.deadline_seconds = 2;
+    options.deadline_seconds = 3;
     options.join_seconds     = PATIENCE_S;
     snprintf(path, sizeof path, "%s/meet", folder);
     must(ferry_world_create_from_file(path, rank, N_RANKS, &options, &world, &must_error));

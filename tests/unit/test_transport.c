@@ -493,18 +493,20 @@ static void run_limits(rank_thread *self)
             ferry_signal_wait(transport, region, 64, FERRY_COMPARE_GT, 2, 1, 0.05, &seen, error));
         expect_says(self,
                     "rank 1 has not raised signal 64 of region 2 to > 2 (it is 2) for 0.05 s");
-        /* The world's own limit, which the options set. */
+        /* The world's own limit, which no call before this one was to keep. */
+        self->world->settings.entry_ns = 100000000;
         expect_status(self, FERRY_ERR_TIMEOUT,
                       ferry_signal_wait(transport, region, 64, FERRY_COMPARE_EQ, 9, FERRY_ANY_RANK,
                                         -1, &seen, error));
         expect_says(self, "nobody has raised signal 64 of region 2 to == 9 (it is 2) for 0.1 s");
+        self->world->settings.entry_ns = -1;
         expect(self, seen == 77);
         expect_ok(self, ferry_world_state(self->world, NULL, error));
     }
     expect_ok(self, ferry_world_send(self->world, 1 - self->rank, 5, "", 1, error));
     const void *bytes;
     size_t      n_bytes;
-    expect_ok(self, ferry_world_receive(self->world, 1 - self->rank, 5, 20, &bytes, &n_bytes, NULL,
+    expect_ok(self, ferry_world_receive(self->world, 1 - self->rank, 5, -1, &bytes, &n_bytes, NULL,
                                         error));
     ferry_region_free(region);
     ferry_transport_close(transport);
@@ -513,10 +515,8 @@ static void run_limits(rank_thread *self)
 static void test_limits(void **state)
 {
     (void)state;
-    ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
-    options.entry_seconds       = 0.1;
     for (size_t i = 0; i < COUNT_OF(engines); i++) {
-        run_ranks(2, &options, run_limits, (void *)(uintptr_t)engines[i]);
+        run_ranks(2, NULL, run_limits, (void *)(uintptr_t)engines[i]);
     }
 }
 

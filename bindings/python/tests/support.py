@@ -28,6 +28,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # When a wait has become a hang, on a machine with other things to do: no test says how long
 # anything takes.
 HANG_SECONDS = 300.0 * float(os.environ.get("FERRY_TEST_PATIENCE", "1"))
+# The limits of ranks that no test waits for: a rank that is kept off the cores is neither late nor
+# silent. Deaths are known by their connections.
+LIMITS = {"FERRY_DEADLINE": "100", "FERRY_JOIN_LIMIT": str(HANG_SECONDS)}
 
 _CHILD = """
 import importlib, os, sys
@@ -106,7 +109,8 @@ def start_ranks(
         variables = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
                          MASTER_PORT=port, LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
                          FERRY_SECRET=secret, OMP_NUM_THREADS="1",
-                         FERRY_TEST_RESULT=os.path.join(folder, "result.%d" % rank), **(env or {}))
+                         FERRY_TEST_RESULT=os.path.join(folder, "result.%d" % rank),
+                         **dict(LIMITS, **(env or {})))
         code = _CHILD.format(here=HERE, module=function.__module__, name=function.__name__, args=args)
         with open(os.path.join(folder, "output.%d" % rank), "wb") as output:
             processes.append(subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", code],

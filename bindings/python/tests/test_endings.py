@@ -5,15 +5,12 @@ import array
 import concurrent.futures
 import os
 import signal
-import tempfile
 import time
 import unittest
 
 import ferry
-from support import run_ranks
+from support import await_mark, mark, run_ranks
 
-DEADLINE = {"FERRY_DEADLINE": "2"}
-WAIT_SECONDS = 60
 ROW = 64 << 10
 
 
@@ -21,19 +18,13 @@ class Late(Exception):
     pass
 
 
-def until(condition):
-    end = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "what was waited for never came"
-        time.sleep(0.001)
+def say_done(rank):
+    mark("done.%d" % rank)
 
 
-def say(folder, rank):
-    open(os.path.join(folder, "done.%d" % rank), "w").close()
-
-
-def await_words(folder, ranks):
-    until(lambda: all(os.path.exists(os.path.join(folder, "done.%d" % rank)) for rank in ranks))
+def await_done(*ranks):
+    for rank in ranks:
+        await_mark("done.%d" % rank)
 
 
 def spec_of(n):
@@ -73,7 +64,7 @@ def block(kind, rank):
     return service, service.run
 
 
-def raised_in_a_block(rank, size, folder, kind, error):
+def raised_in_a_block(rank, size, kind, error):
     """Rank 1 raises and lives on; the others are in the next call meanwhile."""
     made, call = block(kind, rank)
     try:
@@ -85,19 +76,19 @@ def raised_in_a_block(rank, size, folder, kind, error):
                        "exit": SystemExit(0)}[error]
             call()
     except (Late, KeyboardInterrupt):
-        await_words(folder, (0, 2, 3))
+        await_done(0, 2, 3)
         ferry.shutdown()
         return "raised"
     except ferry.Error as caught:
         said = type(caught).__name__, caught.ranks, "Late: of its own" in str(caught)
         smaller = ferry.world().shrink()
         smaller.barrier()
-        say(folder, rank)
+        say_done(rank)
         return said, smaller.members
     return "passed"
 
 
-def recovers_from_a_block(rank, size, folder):
+def recovers_from_a_block(rank, size):
     """The others go on with their refit as after any loss."""
     source, target = bytearray(truth(1, 4)), bytearray(ROW)
     try:
@@ -119,10 +110,10 @@ def recovers_from_a_block(rank, size, folder):
             result = refit.run()
             assert result.version == found.next
             assert target == columns(found.next, 4, rank)
-            say(folder, rank)
+            say_done(rank)
             return result.version
     except Late:
-        await_words(folder, (0, 1, 3))
+        await_done(0, 1, 3)
         return "raised"
 
 
@@ -203,8 +194,6 @@ class Endings(unittest.TestCase):
         """Ranks wait most of the time here, so those of three cases run at once."""
         cls.pool = concurrent.futures.ThreadPoolExecutor(3)
         cls.addClassCleanup(cls.pool.shutdown)
-        cls.folders = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folders.cleanup)
         cls.runs = {}
         for kind, error in (("refit", "error"), ("service", "error"), ("service", "interrupt"),
                             ("handler", "error"), ("service", "exit"), ("handler", "exit")):
@@ -213,9 +202,7 @@ class Endings(unittest.TestCase):
 
     @classmethod
     def submit(cls, function, size, *args, **how):
-        folder = tempfile.mkdtemp(dir=cls.folders.name)
-        cls.runs[(function, *args)] = cls.pool.submit(run_ranks, function, size, folder, *args,
-                                                      env=DEADLINE, **how)
+        cls.runs[(function, *args)] = cls.pool.submit(run_ranks, function, size, *args, **how)
 
     def test_an_exception_in_a_block(self):
         for kind, error in (("refit", "error"), ("service", "error"), ("service", "interrupt"),
@@ -243,7 +230,7 @@ class Endings(unittest.TestCase):
         self.assertEqual(run_ranks(got_by_all, 2), [["sizes", "w", "closed"]] * 2)
 
     def test_callbacks_of_short_runs(self):
-        (first, begin), (second, _) = run_ranks(cancels_at_once, 2, env=DEADLINE)
+        (first, begin), (second, _) = run_ranks(cancels_at_once, 2)
         self.assertEqual(begin, 0)
         self.assertEqual(first, ["Aborted", "Late", "Misuse", "Misuse", "KeyboardInterrupt"])
         self.assertEqual(second, ["Aborted"] * 5)

@@ -11,9 +11,9 @@ import unittest
 import weakref
 
 import ferry
-from support import is_in_use, run_ranks, until
+from support import HANG_SECONDS, await_mark, is_in_use, mark, run_ranks, until
 
-DEADLINE = {"FERRY_DEADLINE": "2"}
+SHORT = {"FERRY_DEADLINE": "2"}  # half of it is waited for those that do not come to a run's end
 
 
 class Late(Exception):
@@ -51,9 +51,12 @@ def dropped_beside_a_death(rank, size):
     service, _, _ = exchange(rank)
     service.run()
     if rank == 1:
+        await_mark("begun")
         os.kill(os.getpid(), signal.SIGKILL)
     with Unraisable() as reports:
-        service.start()
+        request = service.start()
+        mark("begun")
+        del request
     kinds = [kind.__name__ for kind, _ in reports.seen]
     del service
     return kinds
@@ -63,6 +66,10 @@ def dropped_beside_a_barrier(rank, size):
     """The others are elsewhere: the end is bounded, and they are told."""
     service, _, _ = exchange(rank)
     service.run()
+    if rank == 0:
+        await_mark("ran")  # or the world would end in the run before
+    else:
+        mark("ran")
     try:
         with Unraisable() as reports:
             if rank == 0:
@@ -139,7 +146,9 @@ def signal_in_a_join(rank, size, folder):
     """The world was joined when the exception came: it is left, and nobody waits for its ghost."""
     meeting = os.path.join(folder, "meeting")
     go = os.path.join(folder, "go")
-    os.environ["FERRY_RENDEZVOUS"] = meeting
+    # Rank 1 may have to wait for its limit: there is nobody to meet any more.
+    os.environ.update(FERRY_RENDEZVOUS=meeting,
+                      FERRY_JOIN_LIMIT="2" if rank == 1 else str(HANG_SECONDS))
     if rank == 1:
         until(lambda: os.path.exists(go))
         try:
@@ -229,16 +238,16 @@ class Ranks(unittest.TestCase):
                          [[True, [3.0] * 4]] * 2)
 
     def test_a_dropped_request_beside_a_death(self):
-        self.assertEqual(run_ranks(dropped_beside_a_death, 2, env=DEADLINE, may_fail=(1,)),
+        self.assertEqual(run_ranks(dropped_beside_a_death, 2, env=SHORT, may_fail=(1,)),
                          [["Misuse"], None])
 
     def test_a_dropped_request_beside_a_barrier(self):
-        first, second = run_ranks(dropped_beside_a_barrier, 2, env=DEADLINE)
+        first, second = run_ranks(dropped_beside_a_barrier, 2, env=SHORT)
         self.assertEqual(first, ["Misuse"])
         self.assertIn(second, ("Aborted", "Misuse"))
 
     def test_a_request_dropped_by_an_exception(self):
-        first, second = run_ranks(dropped_by_an_exception, 2, env=DEADLINE)
+        first, second = run_ranks(dropped_by_an_exception, 2)
         self.assertEqual(first, "late")
         self.assertIn("rank 0 cancelled", second)
 
@@ -248,7 +257,7 @@ class Ranks(unittest.TestCase):
 
     def test_a_signal_in_a_join(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(run_ranks(watches, 2, folder, env=DEADLINE), ["late", True])
+            self.assertEqual(run_ranks(watches, 2, folder, env=SHORT), ["late", True])
 
 
 class Trainer:

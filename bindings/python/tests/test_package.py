@@ -263,7 +263,7 @@ class TwoThreads(unittest.TestCase):
             self.assertTrue(waiter.is_alive())
         finally:
             other.barrier()
-            waiter.join(30)
+            waiter.join(HANG_SECONDS)
         self.assertFalse(waiter.is_alive())
 
     def test_one_uses_a_world_at_a_time(self):
@@ -275,7 +275,7 @@ class TwoThreads(unittest.TestCase):
         with self.assertRaisesRegex(ferry.Misuse, "in use"):
             one.barrier()
         other.barrier()
-        waiter.join(30)
+        waiter.join(HANG_SECONDS)
         self.assertFalse(waiter.is_alive())
 
     def test_worlds_that_are_let_go_do_not_wait_for_each_other(self):
@@ -298,11 +298,11 @@ def talk(rank, size):
 
 
 def die(rank, size):
-    world = ferry.init(deadline=2.0)
-    world.barrier()
-    if rank == size - 1:
-        os._exit(3)
+    world = ferry.init(deadline=100.0)
     try:
+        world.barrier()
+        if rank == size - 1:
+            os._exit(3)
         while True:
             world.barrier()
     except ferry.PeerLost as error:

@@ -15,8 +15,6 @@ from support import await_mark, is_in_use, is_marked, mark, run_ranks, until
 
 N_BYTES = 1 << 20
 SLOW = {"engines": "delay=50ms", "paths": "staged", "slot_bytes": 65536, "memory_cap": 512 << 10}
-# Half of it is what an interrupted run has for an orderly end; deaths are known by their connections.
-DEADLINE = {"FERRY_DEADLINE": "100"}
 SHORT = {"FERRY_DEADLINE": "3"}  # who has left is waited for so long
 
 
@@ -39,22 +37,24 @@ def make(rank, size, n_bytes=N_BYTES, **options):
 def strike(ready, times=1):
     """Ctrl-C once something is so, and again once it was heard. With the last there is the mark
     "heard". What is waited for must say that the call which is meant has begun: a signal that comes
-    before it hits the test's own lines, this function's last one among them."""
-    heard = threading.Semaphore(0)
-    left = [times]
+    before it hits the test's own lines, this function's last one among them. One that comes in the
+    handler of the one before would end that, so each waits until the handler is left."""
+    main, n_heard = threading.get_ident(), [0]
 
     def hear(number, frame):
-        heard.release()
-        left[0] -= 1
-        if left[0] == 0:
+        n_heard[0] += 1
+        if n_heard[0] == times:
             mark("heard")
         raise KeyboardInterrupt
 
+    def is_over(n):
+        return n_heard[0] == n and sys._current_frames()[main].f_code is not hear.__code__
+
     def run():
         until(ready)
-        for _ in range(times):
+        for n in range(times):
+            until(lambda: is_over(n))
             os.kill(os.getpid(), signal.SIGINT)
-            heard.acquire()
 
     signal.signal(signal.SIGINT, hear)
     threading.Thread(target=run, daemon=True).start()
@@ -306,12 +306,14 @@ def ends_without_a_word(rank, size, how):
     service, _, _ = make(rank, size)
     service.run()
     if rank == 1:
+        await_mark("ran")  # or the end of this rank would fail the run before
         if how == "exception":
             raise Mistake("nobody catches this")
         if how == "exit":
             sys.exit(3)
         KEPT.append(service)  # the program ends, not the life of the service
         return "gone"
+    mark("ran")
     try:
         service.run()
     except ferry.PeerLost as error:
@@ -365,7 +367,7 @@ class Faults(unittest.TestCase):
         pool = concurrent.futures.ThreadPoolExecutor(3)
         cls.addClassCleanup(pool.shutdown)
         cls.runs = {function: pool.submit(run_ranks, function, size, may_fail=lost,
-                                          env=SHORT if function in LEAVE else DEADLINE)
+                                          env=SHORT if function in LEAVE else None)
                     for function, (size, lost) in CASES.items()}
 
     def check(self, function, expected):
@@ -412,8 +414,7 @@ class Faults(unittest.TestCase):
     def test_a_rank_that_ends(self):
         for how, value in (("exception", None), ("exit", None), ("end", "gone")):
             with self.subTest(how):
-                self.assertEqual(run_ranks(ends_without_a_word, 2, how, env=DEADLINE,
-                                           may_fail=(1,)), [((1,), 1, True), value])
+                self.assertEqual(run_ranks(ends_without_a_word, 2, how, may_fail=(1,)), [((1,), 1, True), value])
 
     def test_ranks_that_end_in_peace(self):
         self.check(ends_in_peace, [True, True])

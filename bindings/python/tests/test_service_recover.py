@@ -16,7 +16,6 @@ from support import await_mark, is_in_use, mark, run_ranks, until
 ROW = 128 << 10
 PART = ROW // 4
 SLOW = {"engines": "delay=50ms", "paths": "staged", "slot_bytes": 32768, "memory_cap": 256 << 10}
-DEADLINE = {"FERRY_DEADLINE": "100"}  # deaths are known by their connections
 NAMES = ("a", "b")
 PATTERN = bytes(range(251)) * (ROW // 251 + 2)
 
@@ -285,8 +284,7 @@ class Recoveries(unittest.TestCase):
         """Ranks wait most of the time here, so those of three cases run at once."""
         pool = concurrent.futures.ThreadPoolExecutor(3)
         cls.addClassCleanup(pool.shutdown)
-        cls.runs = {case: pool.submit(run_ranks, case[0], size, *case[1:], env=DEADLINE,
-                                      may_fail=lost)
+        cls.runs = {case: pool.submit(run_ranks, case[0], size, *case[1:], may_fail=lost)
                     for case, (size, lost) in CASES.items()}
 
     def check(self, commit, befores, n_held):

@@ -18,7 +18,7 @@ import unittest
 
 import ferry
 from ferry import _ferry
-from support import free_port, run_ranks
+from support import HANG_SECONDS, free_port, run_ranks
 
 SIDE = {"mesh": [], "rules": [{"match": "*"}]}
 SPEC = {"format": "ferry.spec/1", "source": SIDE, "destination": SIDE,
@@ -104,7 +104,7 @@ class Signatures(unittest.TestCase):
 
 def subprocess_help(name):
     return subprocess.run([sys.executable, "-c", "import ferry; help(ferry.%s)" % name],
-                          stdout=subprocess.PIPE, text=True, timeout=60).stdout
+                          stdout=subprocess.PIPE, text=True, timeout=HANG_SECONDS).stdout
 
 
 class Sentences(unittest.TestCase):
@@ -117,7 +117,7 @@ class Sentences(unittest.TestCase):
 
         def said(**variables):
             return subprocess.run([sys.executable, "-c", code], env=dict(clean, **variables),
-                                  stdout=subprocess.PIPE, text=True, timeout=60).stdout
+                                  stdout=subprocess.PIPE, text=True, timeout=HANG_SECONDS).stdout
 
         for name in ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMI_SIZE"):
             self.assertRegex(said(**{name: "2"}), name + ' is "2".*srun --mpi=pmix')
@@ -196,7 +196,7 @@ class Threads(unittest.TestCase):
         thread counts all the while."""
         code = """
 import faulthandler, sys, threading
-faulthandler.dump_traceback_later(100, exit=True)
+faulthandler.dump_traceback_later(%r, exit=True)
 sys.path.insert(0, %r)
 import test_use
 from ferry import _ferry
@@ -211,9 +211,9 @@ threads = [threading.Thread(target=be, args=(rank,)) for rank in range(2)]
 [one.start() for one in threads]
 [one.join() for one in threads]
 print(failed)
-""" % os.path.dirname(os.path.abspath(__file__))
+""" % (HANG_SECONDS, os.path.dirname(os.path.abspath(__file__)))
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=120)
+                              stderr=subprocess.STDOUT, text=True, timeout=2 * HANG_SECONDS)
         self.assertEqual((done.returncode, done.stdout.splitlines()[-1:]), (0, ["[]"]), done.stdout)
 
     def test_a_second_thread_is_told(self):
@@ -236,7 +236,7 @@ print(failed)
 
         def wait(progress):
             inside.set()
-            go.wait(60)
+            go.wait(HANG_SECONDS)
 
         def run():
             try:
@@ -247,7 +247,7 @@ print(failed)
 
         runner = threading.Thread(target=run)
         runner.start()
-        inside.wait(60)
+        inside.wait(HANG_SECONDS)
         calls = (service.run, service.start, service.schedule, service.clear_requests,
                  service.finalize, one.barrier, lambda: one.all_gather(b""), one.close, one.shrink,
                  lambda: service.alloc(64), service.statistics, service.destinations,
@@ -258,7 +258,7 @@ print(failed)
         self.assertEqual((service.my_pe, service.n_pes, service.version, one.rank), (0, 2, 0, 0))
         go.set()
         made[0].run()
-        runner.join(60)
+        runner.join(HANG_SECONDS)
         self.assertEqual((failed, target), ([], bytes([2] * 64)))
         ends = [threading.Thread(target=end) for end in (service.finalize, made[0].finalize)]
         for end in ends:
@@ -312,7 +312,7 @@ def drops(rank, size, seed):
 
 class Requests(unittest.TestCase):
     def test_dropped_in_any_order(self):
-        first, second = run_ranks(drops, 2, 5, env={"FERRY_DEADLINE": "10"})
+        first, second = run_ranks(drops, 2, 5)
         self.assertEqual(first, [])
         self.assertTrue(second)
 
