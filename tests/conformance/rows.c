@@ -48,7 +48,7 @@ static ferry_world_options world_of(const suite_run *run, const case_row *row)
     double               own     = row->deadline_seconds;
     options.deadline_seconds     = (own > 0 ? own : 10) * o->patience;
     options.entry_seconds        = (own > 0 ? run->suite->fault_entry_seconds : 30) * o->patience;
-    options.join_seconds         = 20 * o->patience;
+    options.join_seconds         = 60 * o->patience;
     if (strcmp(o->engine->name, "mixed") == 0 && row->n_ranks > 1) {
         options.nodes = "2";
     }

@@ -130,6 +130,7 @@ static ferry_world_options options_for(const run_options *o, const case_row *row
     double              own     = row->deadline_seconds;
     options.deadline_seconds    = (own > 0 ? own : 10) * o->patience;
     options.entry_seconds       = 30 * o->patience;
+    options.join_seconds        = 60 * o->patience; /* of a deadline it would be three */
     return options;
 }
 

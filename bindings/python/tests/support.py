@@ -30,7 +30,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 HANG_SECONDS = 300.0 * float(os.environ.get("FERRY_TEST_PATIENCE", "1"))
 # The limits of ranks that no test waits for: a rank that is kept off the cores is neither late nor
 # silent. Deaths are known by their connections.
-LIMITS = {"FERRY_DEADLINE": "100", "FERRY_JOIN_LIMIT": str(HANG_SECONDS)}
+LIMITS = {"FERRY_DEADLINE": "100", "FERRY_JOIN_LIMIT": "100"}
 
 _CHILD = """
 import importlib, os, sys
