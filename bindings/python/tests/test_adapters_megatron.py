@@ -8,6 +8,8 @@ import subprocess
 import sys
 import unittest
 
+from support import HANG_SECONDS
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -24,7 +26,7 @@ class Torchrun(unittest.TestCase):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone",
                    "--nproc-per-node", str(n), os.path.join(HERE, program)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=240, env=dict(os.environ, OMP_NUM_THREADS="1"))
+                              timeout=HANG_SECONDS, env=dict(os.environ, OMP_NUM_THREADS="1"))
         said = re.findall(r"rank (\d): (\d+) (?:checks|tensors), (?:failed|wrong): (.*)", done.stdout)
         self.assertEqual(done.returncode, 0, done.stdout[-6000:])
         self.assertEqual(sorted(one[0] for one in said), [str(rank) for rank in range(n)])

@@ -151,7 +151,7 @@ class Limits(unittest.TestCase):
         for commit in ("swap", "in-place"):
             for begins_late in (True, False):
                 with self.subTest(commit, begins_late=begins_late):
-                    found = run_ranks(slow, N, commit, begins_late, timeout=300,
+                    found = run_ranks(slow, N, commit, begins_late,
                                       env={"FERRY_DEADLINE": str(DEADLINE)})
                     self.assertEqual(found, [found[0]] * N)
                     self.assertGreater(found[0][0], 0, "the limit never passed")
@@ -159,7 +159,7 @@ class Limits(unittest.TestCase):
     def test_a_stopped_rank(self):
         for commit in ("swap", "in-place"):
             with self.subTest(commit), tempfile.TemporaryDirectory() as folder:
-                first, second, third = run_ranks(stopped, N, folder, commit, timeout=120,
+                first, second, third = run_ranks(stopped, N, folder, commit,
                                                  env={"FERRY_DEADLINE": "2"})
                 self.assertEqual(first, third)
                 self.assertIn(first[0], ("Timeout", "PeerLost"))

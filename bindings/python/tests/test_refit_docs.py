@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 import ferry
-from support import HANG_SECONDS
+from support import HANG_SECONDS, LIMITS
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "python"
@@ -28,7 +28,7 @@ def has(name):
 def run(*words):
     done = subprocess.run([sys.executable, *map(str, words)], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=HANG_SECONDS, cwd=str(ROOT),
-                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+                          env=dict(os.environ, OMP_NUM_THREADS="1", **LIMITS))
     return done.returncode, done.stdout
 
 
@@ -37,7 +37,7 @@ def start_ranks(n, folder, name, *words):
     at = {"FERRY_RENDEZVOUS": os.path.join(folder, "world"), "WORLD_SIZE": str(n)}
     return [subprocess.Popen([sys.executable, str(EXAMPLES / name), *map(str, words)],
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                             env=dict(os.environ, RANK=str(rank), **at)) for rank in range(n)]
+                             env=dict(os.environ, RANK=str(rank), **at, **LIMITS)) for rank in range(n)]
 
 
 def torchrun(n, name):

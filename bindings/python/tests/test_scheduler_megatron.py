@@ -58,7 +58,7 @@ def both(rank, size):
                      "megatron-core is not installed")
 class OnMegatron(unittest.TestCase):
     def test_as_the_reference(self):
-        outcomes = run_ranks(both, 2, timeout=300)
+        outcomes = run_ranks(both, 2)
         if outcomes[0][0] == 0:
             self.skipTest("the scheduler of megatron-core cannot be loaded here")
         self.assertEqual(outcomes, [(8, True)] * 2)
