@@ -146,7 +146,7 @@ def got_by_all(rank, size):
 
 
 def cancels_at_once(rank, size):
-    """However short a run is, a callback is asked before it and can end it on all ranks."""
+    """However short a run is, rank 0's callback is asked before it and can end it on all ranks."""
     service = ferry.RemoteCopyService()
     service.init("OFF")
     mine, other = bytes([rank + 1]) * 8, bytearray(8)
@@ -180,7 +180,8 @@ def cancels_at_once(rank, size):
             said.append("passed")
         except BaseException as error:
             said.append(type(error).__name__)
-        assert other == bytes(8), "bytes came of a run that was cancelled before it"
+        # The other rank may have begun, and have put its bytes here, before it hears of the end.
+        assert rank == 0 or other == bytes(8), "bytes came of a rank that had cancelled before it"
     service.set_progress(None)
     service.run()
     assert other == bytes([2 - rank]) * 8

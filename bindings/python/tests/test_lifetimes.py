@@ -13,7 +13,7 @@ import weakref
 import ferry
 from support import HANG_SECONDS, await_mark, is_in_use, mark, run_ranks, until
 
-SHORT = {"FERRY_DEADLINE": "2"}  # half of it is waited for those that do not come to a run's end
+SHORT = {"FERRY_DEADLINE": "6"}  # half of it is waited for those that do not come to a run's end
 
 
 class Late(Exception):
