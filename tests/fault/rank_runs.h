@@ -16,7 +16,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { RUN_RANKS = 3, RUN_SECONDS = 100 };
+enum { RUN_RANKS = 3, RUN_SECONDS = 100, HANG_SECONDS = 500 };
 
 typedef struct rank_run {
     ferry_world *world;
@@ -116,7 +116,7 @@ static int64_t run_victims(const rank_script *script)
     for (uint32_t victim = 0; victim < RUN_RANKS; victim++) {
         for (int for_good = 0; for_good < 2; for_good++) {
             int64_t n_refused = 0;
-            alarm(RUN_SECONDS); /* a hang is an end too */
+            alarm(HANG_SECONDS); /* a hang is an end too */
             for (int64_t n = 0; n < n_refused + LAST_RUNS; n++) {
                 n_refused = run_once(script, victim, n, for_good == 1) ? n + 1 : n_refused;
             }

@@ -507,7 +507,7 @@ static pid_t start_run(const char *path)
         fy_leftover left;
         ferry_error error;
         int         fd = -1;
-        alarm(60);
+        alarm(280);
         if (fy_folder_begin(path, true, &folder, &left, &error) == FERRY_OK) {
             fd = openat(folder.fd, "data", O_WRONLY | O_CREAT, 0600);
         }
@@ -552,7 +552,7 @@ enum { N_RUNS = 4, N_ROUNDS = 60 };
  */
 static bool is_alone(void)
 {
-    for (int i = 0; i < 10000; i++) {
+    for (int i = 0; i < 200000; i++) {
         if (entries_of("out") == 1) {
             return true;
         }
@@ -611,7 +611,7 @@ static void test_many_runs(void **state)
         runs[r] = fork();
         if (runs[r] == 0) {
             int n_begun = 0;
-            alarm(50);
+            alarm(280);
             while (n_begun < N_ROUNDS) {
                 const char *wrong = run_once((long)getpid(), &n_begun);
                 if (wrong != NULL) {
