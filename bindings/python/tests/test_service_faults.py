@@ -414,7 +414,8 @@ class Faults(unittest.TestCase):
     def test_a_rank_that_ends(self):
         for how, value in (("exception", None), ("exit", None), ("end", "gone")):
             with self.subTest(how):
-                self.assertEqual(run_ranks(ends_without_a_word, 2, how, may_fail=(1,)), [((1,), 1, True), value])
+                self.assertEqual(run_ranks(ends_without_a_word, 2, how, may_fail=(1,)),
+                                 [((1,), 1, True), value])
 
     def test_ranks_that_end_in_peace(self):
         self.check(ends_in_peace, [True, True])

@@ -186,6 +186,11 @@ def all_waits(world, rank):
     world.barrier()
     if rank == 0:
         world.abort("to see it shrink")
+    else:
+        try:
+            world.barrier()  # until the world has failed
+        except ferry.Aborted:
+            pass
     world.shrink().close()
     world.close()
 
