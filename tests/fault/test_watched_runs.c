@@ -108,8 +108,8 @@ static bool count_call(void *context, const ferry_progress *progress)
 }
 
 /*
- * Rank 0 alone gives up, and comes when rank 2 has done its part: nobody but rank 1 is late, however
- * long a thread is kept off the cores.
+ * Rank 0 alone gives up, and comes when rank 2 has done its part: nobody but rank 1 is late,
+ * however long a thread is kept off the cores.
  */
 static void order_ranks(rank_thread *self, const late_case *one, part *p)
 {

@@ -550,7 +550,7 @@ static void test_survivors(void **state)
     ferry_plan         *plan;
     ferry_error         error;
     (void)state;
-    options.join_seconds = 2;
+    options.join_seconds = 60;
     must(try_plan(small_spec, NULL, &plan, &error), &error);
     run_ranks(3, &options, bind_survivors, plan);
     ferry_plan_destroy(plan);
