@@ -8,6 +8,7 @@ behind.
 --count is how many times ranks are hurt at random moments of joining.
 """
 
+import concurrent.futures
 import random
 import re
 import signal
@@ -21,7 +22,7 @@ from ranks import Ranks, check, free_port, options
 # Seconds; what the table waits for at most. All ranks of a case come within it, also on a machine
 # that keeps some off the cores.
 JOIN = 5.0
-QUICK = {"FERRY_DEADLINE": 1, "FERRY_JOIN_LIMIT": JOIN}
+QUICK = {"FERRY_DEADLINE": 2, "FERRY_JOIN_LIMIT": JOIN}
 STEPS = ["create!", "loop:0.1", "destroy"]
 
 
@@ -316,14 +317,21 @@ def hurt_while_joining(seed, number, back=False):
             seed, n, victim, at * 1e3, failure)) from None
 
 
+def hurt_many(n, *arguments):
+    """Most wait for the join limit, so some do at one time."""
+    first = options.seed
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(hurt_while_joining, seed, *arguments)
+                     for seed in range(first, first + (options.count or n))]:
+            done.result()
+
+
 def case_killed_while_joining():
-    for seed in range(options.seed, options.seed + (options.count or 10)):
-        hurt_while_joining(seed, signal.SIGKILL)
+    hurt_many(10, signal.SIGKILL)
 
 
 def case_stopped_while_joining():
-    for seed in range(options.seed, options.seed + (options.count or 6)):
-        hurt_while_joining(seed + 100000, signal.SIGSTOP, back=True)
+    hurt_many(6, signal.SIGSTOP, True)
 
 
 if __name__ == "__main__":
