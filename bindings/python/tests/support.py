@@ -42,13 +42,23 @@ with open(os.environ["FERRY_TEST_RESULT"], "w") as file:
 """
 
 
+_claims: List[socket.socket] = []  # whose names other tests see, until this process ends
+
+
 def free_port() -> int:
-    """Below those that the kernel gives to connections, so that it stays free until a rank takes
-    it; at random, so that tests that run at once do not ask for the same."""
+    """Below those that the kernel gives to connections, and those that tests/multirank takes; and
+    claimed, for another test may look for one in the moment before a rank listens."""
     with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         first_given = int(file.read().split()[0])
     while True:
-        port = random.randrange(min(15000, first_given - 1000), first_given)
+        port = random.randrange(min(15000, first_given - 1000), min(20000, first_given))
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind("\0ferry-test-port-%d" % port)
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
         with socket.socket() as one:
             try:
                 one.bind(("127.0.0.1", port))
