@@ -300,8 +300,8 @@ def case_closed_descriptors():
 
 
 def case_ports():
-    """Rank 0 accepts on its socket, and MASTER_PORT can be bound: unless the kernel has given it to
-    a connection of somebody else meanwhile, which is not so time and again."""
+    """Rank 0 accepts on its socket, and MASTER_PORT can be bound: unless another program has
+    taken it meanwhile, which is not so time and again."""
     program = """
 import os, socket
 if os.environ["RANK"] == "0":
@@ -379,7 +379,7 @@ def case_signals_reach_all():
 
 
 def case_interrupted():
-    with job(3, READY + SLEEP) as (process, _, ranks):
+    with job(3, READY + SLEEP, "--grace", "100") as (process, _, ranks):
         process.send_signal(signal.SIGINT)
         status, _, err = finish(process)
         expect("status", status, 128 + 2)
@@ -404,8 +404,8 @@ def case_signals_while_starting():
     """A signal at any moment ends everything."""
     for delay in range(12):
         with tempfile.TemporaryDirectory() as folder:
-            process = start("-n", 60, "--", "sh", "-c", 'echo $$ > "$D/$RANK"; exec sleep 1000',
-                            env=environment(D=folder))
+            process = start("-n", 60, "--grace", 100, "--", "sh", "-c",
+                            'echo $$ > "$D/$RANK"; exec sleep 1000', env=environment(D=folder))
             if delay > 0:
                 until("some ranks", lambda: len(os.listdir(folder)) >= 5 * delay)
             else:
