@@ -16,6 +16,7 @@ from store import StoreError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import skips  # noqa: E402
+import terminal  # noqa: E402
 
 TIMEOUT_S = 600
 
@@ -154,6 +155,7 @@ def parser_of(description, count):
 def run_cases(arguments, cases):
     """cases: [(name, function(folder, rng), seed)]. Returns the exit status."""
     failures, skipped, n_run = [], [], 0
+    terminal.hear_signals()
     for name, function, seed in cases:
         if arguments.only and arguments.only not in name:
             continue

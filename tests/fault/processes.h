@@ -86,7 +86,7 @@ static inline void start_processes(processes *all, const rank_process *like,
 {
     *all = (processes){.folder = "/tmp/ferry-processes-XXXXXX"};
     assert_non_null(mkdtemp(all->folder));
-    snprintf(all->path, sizeof all->path, "%s/ranks", all->folder);
+    snprintf(all->path, sizeof all->path, "%.*s/ranks", (int)sizeof all->folder, all->folder);
     all->shared =
         mmap(NULL, sizeof *all->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(all->shared != MAP_FAILED);

@@ -7,6 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import skips  # noqa: E402
+import terminal  # noqa: E402
 
 
 class Skip(Exception):
@@ -22,6 +23,7 @@ def chosen(functions, only=""):
 def run(cases, around=lambda function: function()):
     """Prints what fails and why; the script's exit status. around(function) calls a case."""
     failed = skipped = 0
+    terminal.hear_signals()
     for name, function in cases.items():
         try:
             around(function)

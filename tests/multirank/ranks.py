@@ -27,6 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import skips  # noqa: E402
+import terminal  # noqa: E402
 
 SKIPPED = skips.SKIPPED
 KEPT = ("FERRY_PLUGINS", "FERRY_LOG", "FERRY_ISA")
@@ -495,6 +496,7 @@ def run_cases(cases, jobs):
     """[(name, function, arguments)], some at one time, for most of them only wait; the exit
     status."""
     results = []
+    terminal.hear_signals()
     with concurrent.futures.ThreadPoolExecutor(options.jobs or jobs) as pool:
         for done in concurrent.futures.as_completed(
                 [pool.submit(run_case, name, case, *arguments)

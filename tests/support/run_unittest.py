@@ -11,6 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import skips  # noqa: E402
+import terminal  # noqa: E402
 
 
 class Result(unittest.TextTestResult):
@@ -31,6 +32,7 @@ class Result(unittest.TextTestResult):
 
 def main(modules):
     sys.path.insert(0, os.getcwd())
+    terminal.hear_signals()
     suite = unittest.defaultTestLoader.loadTestsFromNames(modules)
     result = unittest.TextTestRunner(resultclass=Result).run(suite)
     for test, reason in result.skipped:
