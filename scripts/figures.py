@@ -298,6 +298,7 @@ def schedule(record):
             rows.append([f"scheduling {case['case']}: predicted {seconds(case['simulated'])}",
                          seconds(case["schedule-s"]), f"{case['simulated/bound']:.3f}", ""])
         elif case["part"] == "simulate":
+            rows.append([f"scheduling {case['case']}", seconds(case["create-s"]), "", ""])
             rows.append([f"simulating {case['case']}", seconds(case["simulate-s"]),
                          f"{case['ratio']:.3f}", f"{case['peak-MiB']:.0f} MiB"])
         elif case["part"] == "fan-out" and re.match(r"[14] GiB to (8|64)\b", case["case"]):
