@@ -295,11 +295,11 @@ def main():
     for n in map(int, arguments.ranks.split(",")):
         table.append(compare(arguments, n))
         add_targets(targets, table[-1])
+        if arguments.json:  # after every number of ranks: a run cut short leaves what it has
+            honest.write(arguments.json, {
+                **honest.end(record), "python": platform.python_version(),
+                "megatron-core": version_of_megatron(), "targets": targets.lines, "table": table})
     targets.print()
-    if arguments.json:
-        honest.write(arguments.json, {
-            **honest.end(record), "python": platform.python_version(),
-            "megatron-core": version_of_megatron(), "targets": targets.lines, "table": table})
 
 
 if __name__ == "__main__":

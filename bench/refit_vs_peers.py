@@ -222,10 +222,9 @@ def show(row):
           flush=True)
 
 
-# ---- the parts ----
+# ---- the parts: each yields a row after the other ----
 
 def compare_matrices(programs, arguments, targets):
-    table = []
     for case in arguments.pick(MATRICES):
         with_gloo = programs.python is not None and case in ("matrix:2:2", "matrix:4:4")
         row = compare(programs, arguments, case, arguments.memory, "run,copy,copy-here",
@@ -237,12 +236,10 @@ def compare_matrices(programs, arguments, targets):
             targets.add(f"{case}, {row['memory']}: / GlooCopyService", 10, True,
                         [own / its for own, its in zip(row["ferry_GBps"], row["gloo_GBps"])])
         show(row)
-        table.append(row)
-    return table
+        yield row
 
 
 def compare_malloc(programs, arguments, targets):
-    table = []
     for case in arguments.pick(MATRICES):
         row = compare(programs, arguments, case, "malloc", "run,copy,attach-write,attach-read",
                       TRIED["malloc"])
@@ -250,23 +247,19 @@ def compare_malloc(programs, arguments, targets):
         targets.add(f"{case}, malloc: / {best}", 0.9, True, row["over_limits"][best])
         add_peer(targets, row, "best MPI path", ("alltoallw", "put"), 1.0)
         show(row)
-        table.append(row)
-    return table
+        yield row
 
 
 def compare_layers(programs, arguments, targets):
-    table = []
     for case in arguments.pick(LAYERS):
         row = compare(programs, arguments, case + arguments.scale, arguments.memory, "run,copy",
                       TRIED["ferry"] if arguments.layers_mpi else [])
         targets.add(f"{case}, {row['memory']}: / L", 0.80, True, row["over_limits"]["copy"])
         show(row)
-        table.append(row)
-    return table
+        yield row
 
 
 def compare_small(programs, arguments, targets):
-    table = []
     for memory in (arguments.memory, "malloc"):
         row = compare(programs, arguments, SMALL, memory, "run,copy", TRIED["small"])
         add_peer(targets, row, "MPI_Alltoallw for each tensor", "each", 5)
@@ -278,25 +271,22 @@ def compare_small(programs, arguments, targets):
         targets.add(f"{SMALL}, {memory}: schedules, allocations, registrations stand still", 1,
                     True, [min(int(own["stood_still"]) for own in runs)], 0)
         show(row)
-        table.append(row)
-    return table
+        yield row
 
 
 def count_calls(programs, arguments, targets):
     """System calls per run: those of many runs less those of few."""
-    table, few, many = [], 3, 43
+    few, many = 3, 43
     for memory in (arguments.memory, "malloc"):
         counts = [programs.calls(SMALL, memory, runs) for runs in (few, many)]
         each = (counts[1] - counts[0]) / (many - few)
         targets.add(f"{SMALL}, {memory}: system calls per tensor and run", 0.01, False,
                     [each / 1e5], 0)
-        table.append({"case": SMALL, "memory": memory, "per_run": each, "of_runs": counts})
-    return table
+        yield {"case": SMALL, "memory": memory, "per_run": each, "of_runs": counts}
 
 
 def compare_checksums(programs, arguments, targets):
     """What checks cost, on the direct path and through slots."""
-    table = []
     series = "run,path,end,staged,staged+path,staged+end,read,copy"
     for case in arguments.pick(["matrix:2:2", "matrix:8:8"]):
         done = [programs.ferry(case, arguments.memory, series) for _ in range(arguments.rounds)]
@@ -314,13 +304,11 @@ def compare_checksums(programs, arguments, targets):
             targets.add(f"{case}, {base}: checksum end / (none + a read)", 1.1, False, end)
         print(case, "  ".join(f"{name} {s * 1e3:.1f}" for name, s in row["seconds"].items()), "ms",
               flush=True)
-        table.append(row)
-    return table
+        yield row
 
 
 def compare_caps(programs, arguments, targets):
     """Staging under caps: its memory, and what it costs in speed."""
-    table = []
     caps = [1, 4, 16, 64]
     for case in arguments.pick(["matrix:2:2", "matrix:8:8"]):
         for memory in (arguments.memory, "malloc"):
@@ -333,8 +321,7 @@ def compare_caps(programs, arguments, targets):
                 print(f"{case} {memory} cap {cap} MiB: staging {its['staging_bytes'] / 2**20:.2f} "
                       f"MiB a rank, all ranks took {its['staging_pss_bytes'] / 2**20:.1f} MiB, "
                       f"{series_rate(done, f'staged+cap={cap}'):.2f} GB/s", flush=True)
-            table.append(done)
-    return table
+            yield done
 
 
 PARTS = {"matrix": compare_matrices, "malloc": compare_malloc, "layers": compare_layers,
@@ -375,11 +362,13 @@ def main():
             result["mpi_version"] = version_of(["mpirun", "--version"])
         for name, part in PARTS.items():
             if name in arguments.only:
-                result[name] = part(programs, arguments, targets)
-                honest.end(result)
-                result["targets"] = targets.lines
-                if arguments.json:  # after every part: a run that is cut short leaves what it has
-                    honest.write(arguments.json, result)
+                result[name] = []
+                for row in part(programs, arguments, targets):
+                    result[name].append(row)
+                    honest.end(result)
+                    result["targets"] = targets.lines
+                    if arguments.json:  # after every case: a run cut short leaves what it has
+                        honest.write(arguments.json, result)
     print(f"{os.cpu_count()} cores, load {result['load_before'][0]:.2f} before and "
           f"{os.getloadavg()[0]:.2f} after, {arguments.rounds} rounds of {arguments.runs} runs")
     targets.print()

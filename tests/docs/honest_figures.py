@@ -17,6 +17,7 @@ from unittest import mock
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import honest  # noqa: E402
+import refit_vs_peers  # noqa: E402
 
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.json"))
 
@@ -144,6 +145,26 @@ class Kept(unittest.TestCase):
                 self.assertIn("busy_during", record, path.name)
                 busiest = max(record.get("busy_before", 0), record["busy_during"])
                 self.assertEqual(record["quiet"], busiest <= honest.QUIET, path.name)
+
+    def test_a_run_that_is_cut_short_leaves_the_cases_that_it_has(self):
+        def part(*_):
+            yield {"case": "first"}
+            raise KeyboardInterrupt
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "out.json"
+            words = ["refit_vs_peers.py", "--build", folder, "--only", "matrix", "--json",
+                     str(path)]
+            with mock.patch.object(refit_vs_peers, "PARTS", {"matrix": part}), \
+                    mock.patch.object(refit_vs_peers, "Programs"), \
+                    mock.patch.object(refit_vs_peers, "version_of", str), \
+                    mock.patch.object(honest, "busy_share", lambda: 0.0), \
+                    mock.patch.object(sys, "argv", words), mock.patch("builtins.print"), \
+                    self.assertRaises(KeyboardInterrupt):
+                refit_vs_peers.main()
+            record = json.loads(path.read_text())
+            self.assertEqual(record["matrix"], [{"case": "first"}])
+            self.assertIn("busy_during", record)
 
     def test_results_are_short(self):
         for path in RESULTS:
