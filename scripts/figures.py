@@ -5,7 +5,7 @@
     python3 scripts/figures.py            # writes them, and results in their short form
     python3 scripts/figures.py --check    # writes nothing; says what is not as it would write it
 
-No number stands in this file: all come from results, which say when and how they were taken.
+No figure stands in this file: all come from results, which say when and how they were taken.
 """
 
 import argparse
