@@ -62,6 +62,63 @@ def case_trace_beside_a_link():
         assert not trace.is_symlink() and json.loads(trace.read_text()), trace
 
 
+def case_short_options():
+    """-c of bench takes nothing, -n of launch a value; nothing is measured, nothing runs long."""
+    for words, wanted in [
+            (["launch", "-n", "1", "--", "printf", "%s,", "-n", "7", "-c"], "-n,7,-c,"),
+            (["launch", "-n2", "printf", "%s\\n", "-n3"], "-n3\n-n3\n"),
+            (["launch", "-n3", "-n", "1", "echo", "-c"], "-c\n"),
+            (["launch", "--tag", "-n1", "echo", "-n5"], "[0] -n5\n")]:
+        assert ask(*words) == (0, wanted, ""), (words, ask(*words))
+
+    check = "--check does not go with copy"
+    number = "-n takes a number from 1 to 16777216, not "
+    for words, wanted in [
+            (["bench", "copy", "-c"], check), (["bench", "-c", "copy"], check),
+            (["bench", "-cc", "copy"], check), (["bench", "--check", "copy"], check),
+            (["bench", "copy", "-cx"], "unknown option -x;"),
+            (["bench", "copy", "-xc"], "unknown option -x;"),
+            (["bench", "copy", "-c4"], "unknown option -4;"),
+            (["bench", "copy", "-n", "4"], "unknown option -n;"),
+            (["bench", "copy", "--check=1"], "--check=1: the option takes no value;"),
+            (["launch", "-n"], "-n needs a value;"), (["launch", "--tag", "-n"], "-n needs a value;"),
+            (["launch", "-n", "--", "true"], number + '"--";'),
+            (["launch", "-n=2", "true"], number + '"=2";'),
+            (["launch", "-n2x", "true"], number + '"2x";'),
+            (["launch", "-n", "2", "-c", "true"], "unknown option -c;"),
+            (["launch", "-n2", "-n", "0", "true"], number + '"0";'),
+            (["plan", "-n", "4", "spec"], "unknown option -n;"),
+            (["plan", "spec", "-\u00e9"], "unknown option -\u00e9;"),
+            (["plan", "spec", "-\u00e9a", "b"], "unknown option -\u00e9a;")]:
+        status, out, error = ask(*words)
+        assert (status, out) == (2, ""), (words, status, out)
+        assert error.count("\n") == 1 and wanted in error + ";", (words, error)
+        assert error.startswith("ferry %s: " % words[0]), (words, error)
+
+
+def row_of(option, text):
+    """The option's lines of a help text."""
+    lines = text.split("\n")
+    at = next(i for i, line in enumerate(lines) if line.split(" ")[2:3] == [option])
+    end = next(i for i in range(at + 1, len(lines)) if not lines[i].startswith(" " * 22))
+    return "\n".join(lines[at:end])
+
+
+def case_options_that_commands_share():
+    """The same row in the help of each, and the same sentence about a wrong value."""
+    rows = {"--replica": ["plan", "run"], "--subset": ["plan", "run"],
+            "--no-relays": ["plan", "run"], "--join": ["run", "bench", "tune"],
+            "--transport": ["run", "tune"]}
+    for option, names in rows.items():
+        texts = [row_of(option, ask(name, "--help")[1]) for name in names]
+        assert len(set(texts)) == 1 and len(texts[0]) > 30, (option, texts)
+    for option, value in [("--replica", "any"), ("--slot-bytes", "-1"), ("--slot-bytes", "1T"),
+                          ("--slot-bytes", "0K")]:
+        sentences = {ask(name, "spec", option, value)[2].split(": ", 1)[1].split(";")[0]
+                     for name in ("plan", "run")}
+        assert len(sentences) == 1 and value in sentences.pop(), (option, value)
+
+
 def main():
     global FERRY
     parser = argparse.ArgumentParser(description=__doc__)

@@ -2,12 +2,32 @@
 #include "arguments.h"
 
 #include "commands.h"
-#include "plan.h"
 
 #include <errno.h>
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+bool parse_bytes(const char *text, uint64_t *bytes_out)
+{
+    static const char units[] = "KMG";
+    char             *end;
+    unsigned          shift  = 0;
+    errno                    = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || errno != 0 || value == 0) {
+        return false;
+    }
+    if (*end != '\0') {
+        const char *unit = strchr(units, *end);
+        if (unit == NULL || end[1] != '\0') {
+            return false;
+        }
+        shift = 10 * (unsigned)(unit - units + 1);
+    }
+    *bytes_out = (uint64_t)value << shift;
+    return *bytes_out >> shift == value;
+}
 
 int parse_count(const char *name, const char *option, const char *text, uint32_t most,
                 uint32_t *value_out)
@@ -41,5 +61,42 @@ int parse_cap(const char *name, const char *option, const char *text, uint64_t *
                           option, text);
     }
     *bytes_out = bytes;
+    return EXIT_DONE;
+}
+
+bool find_word(const option_word *words, const char *text, size_t length, uint32_t *value_out)
+{
+    for (; words->text != NULL; words++) {
+        if (strlen(words->text) == length && strncmp(words->text, text, length) == 0) {
+            *value_out = words->value;
+            return true;
+        }
+    }
+    return false;
+}
+
+int parse_word(const char *name, const char *option, const option_word *words, const char *text,
+               uint32_t *value_out)
+{
+    char   all[256]; /* "none, path or end" */
+    size_t length = 0;
+    if (find_word(words, text, strlen(text), value_out)) {
+        return EXIT_DONE;
+    }
+    for (const option_word *word = words; word->text != NULL && length < sizeof all; word++) {
+        const char *before = word == words ? "" : word[1].text == NULL ? " or " : ", ";
+        length += (size_t)snprintf(all + length, sizeof all - length, "%s%s", before, word->text);
+    }
+    return fail_usage(name, "%s takes %s, not \"%s\"", option, all, text);
+}
+
+int apply_planning_option(const char *name, int option, ferry_plan_options *planning)
+{
+    static const option_word replicas[] = {
+        {"balanced", FERRY_REPLICA_BALANCED}, {"seed", FERRY_REPLICA_SEED}, {NULL, 0}};
+    if (option == SHARED_OPT_REPLICA) {
+        return parse_word(name, "--replica", replicas, optarg, &planning->replica);
+    }
+    planning->subset = optarg;
     return EXIT_DONE;
 }

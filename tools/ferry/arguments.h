@@ -2,11 +2,17 @@
 #ifndef FERRY_TOOL_ARGUMENTS_H
 #define FERRY_TOOL_ARGUMENTS_H
 
+#include "options.h"
+
+#include <ferry/ferry.h>
+
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /*
- * What commands do alike with their arguments. Each returns EXIT_DONE, or EXIT_USAGE after a
- * sentence on stderr, which begins with the command's name.
+ * What commands do alike with their arguments. Each function that takes the command's name returns
+ * EXIT_DONE, or EXIT_USAGE after a sentence on stderr, which begins with that name.
  */
 
 /* A number from 1 to most. */
@@ -18,6 +24,64 @@ int parse_size(const char *name, const char *option, const char *text, uint64_t 
 
 /* A size of at least one MiB, as buffers of files need. */
 int parse_cap(const char *name, const char *option, const char *text, uint64_t *bytes_out);
+
+/* "4096", "512K", "16M", "1G": at least 1. */
+bool parse_bytes(const char *text, uint64_t *bytes_out);
+
+/* One of the words that an option takes; a table of them ends with NULL. */
+typedef struct option_word {
+    const char *text;
+    uint32_t    value;
+} option_word;
+
+bool find_word(const option_word *words, const char *text, size_t length, uint32_t *value_out);
+/* The sentence names all the words of the table. */
+int parse_word(const char *name, const char *option, const option_word *words, const char *text,
+               uint32_t *value_out);
+
+/* ---- options that several commands take: the same number, row and reader in each ---- */
+
+enum {
+    SHARED_OPT_REPLICA = 2048,
+    SHARED_OPT_SUBSET,
+    SHARED_OPT_SLOT_BYTES,
+    SHARED_OPT_NO_RELAYS,
+    SHARED_OPT_TRANSPORT,
+    SHARED_OPT_JOIN
+};
+
+/* clang-format off */
+#define REPLICA_ROW                                                                               \
+    OPTION_WORDS("balanced seed", "replica", "POLICY", SHARED_OPT_REPLICA,                        \
+                 "how to choose among ranks that hold the same bytes: balanced (default), so "    \
+                 "that the busiest sender sends as little as possible, or seed, the rule of the " \
+                 "reference planner")
+/* Of what: "destination tensors". */
+#define SUBSET_ROW(of_what)                                                                       \
+    OPTION("subset", "PATTERN", SHARED_OPT_SUBSET,                                                \
+           "only " of_what " whose names fit (* any text, ? one byte)")
+/* The end of the text says what is special to the command. */
+#define SLOT_BYTES_ROW(more)                                                                      \
+    OPTION("slot-bytes", "SIZE", SHARED_OPT_SLOT_BYTES,                                           \
+           "the most bytes of a batch, at least an element's: a number, or one with K, M or G "   \
+           "for KiB, MiB or GiB; default 16M" more)
+#define NO_RELAYS_ROW                                                                             \
+    OPTION("no-relays", NULL, SHARED_OPT_NO_RELAYS,                                               \
+           "nothing is passed on: every byte comes from its move's own sender")
+#define TRANSPORT_ROW(more)                                                                       \
+    OPTION_WORDS("shm ucx inproc", "transport", "ENGINE", SHARED_OPT_TRANSPORT,                   \
+                 "the engine, such as shm or ucx, with wrappers such as strict:shm; the default " \
+                 "is the best for each pair" more)
+#define INPROC_TEXT ". With inproc the ranks are threads of one process"
+#define JOIN_ROW                                                                                  \
+    OPTION("join", NULL, SHARED_OPT_JOIN,                                                         \
+           "start no ranks: be one of a world that mpirun, srun or another launcher has started. "\
+           "With RANK and WORLD_SIZE in the environment, as under ferry launch, this is so by "   \
+           "itself")
+/* clang-format on */
+
+/* SHARED_OPT_REPLICA or _SUBSET, whose value is optarg. */
+int apply_planning_option(const char *name, int option, ferry_plan_options *planning);
 
 /* Of one that reads and writes files, and of a copy service: what the library takes. */
 enum { MOST_FILE_THREADS = 128, MOST_COPY_THREADS = 1024 };

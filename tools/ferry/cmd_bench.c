@@ -1,4 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "arguments.h"
 #include "bench.h"
 #include "commands.h"
 #include "json_text.h"
@@ -60,7 +61,7 @@ static const char more_help[] =
     "  ferry bench mixed --local-tp 2 --local-dp 2 --check\n"
     "  ferry bench mixed --nodes 2 --ranks 4 --op all-reduce --sizes 64K:1M --counts --json\n";
 
-enum { OPT_JSON = 256, OPT_SECONDS, OPT_RANKS, OPT_TRANSPORT, OPT_SIZES, OPT_JOIN, OPT_THREADS };
+enum { OPT_JSON = 256, OPT_SECONDS, OPT_RANKS, OPT_SIZES, OPT_THREADS };
 
 static const option_row rows[] = {
     OPTION("json", NULL, OPT_JSON, "print ferry.bench/1 for machines"),
@@ -70,18 +71,12 @@ static const option_row rows[] = {
         "ranks", "N", OPT_RANKS,
         "how many ranks to start; default 2. Ranks 0 and 1 measure, all take part in the barrier "
         "and have 64 MiB, or less if no size is so long"),
-    OPTION_WORDS(
-        "shm ucx inproc", "transport", "ENGINE", OPT_TRANSPORT,
-        "the engine, such as shm or ucx, with wrappers such as strict:shm; the default is the best "
-        "for each pair"),
+    TRANSPORT_ROW(""),
     OPTION("sizes", "RANGE", OPT_SIZES,
            "A:B: sizes in bytes from A on, doubled up to B, of all tables; K, M and G are KiB, MiB "
            "and "
            "GiB"),
-    OPTION(
-        "join", NULL, OPT_JOIN,
-        "start no ranks: be one of a world that mpirun, srun or another launcher has started. With "
-        "RANK and WORLD_SIZE in the environment, as under ferry launch, this is so by itself"),
+    JOIN_ROW,
     OPTION_HEADING("Of mixed"),
     OPTION_NOTE("  --ranks, --transport and --join as above; with inproc the ranks are threads. "
                 "The default\n"
@@ -233,14 +228,14 @@ static int apply_option(int option, void *request)
         return parse_seconds(optarg, r);
     case OPT_RANKS:
         return parse_ranks(optarg, r);
-    case OPT_TRANSPORT:
+    case SHARED_OPT_TRANSPORT:
         r->transport = optarg;
         return EXIT_DONE;
     case OPT_SIZES:
         return parse_sizes(optarg, r);
     case OPT_THREADS:
         return parse_threads(optarg, r);
-    case OPT_JOIN:
+    case SHARED_OPT_JOIN:
         r->join = true;
         return EXIT_DONE;
     default:

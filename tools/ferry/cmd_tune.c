@@ -33,7 +33,7 @@ static const char more_help[] =
     "  ferry tune --ranks 4 --nodes 2 --dtype f16 --max-bytes 1M --json\n"
     "  ferry tune --show tp2dp2.tuning.json\n";
 
-enum { OPT_OUT = 256, OPT_SHOW, OPT_JSON, OPT_MAX_BYTES, OPT_RANKS, OPT_TRANSPORT, OPT_JOIN };
+enum { OPT_OUT = 256, OPT_SHOW, OPT_JSON, OPT_MAX_BYTES, OPT_RANKS };
 
 static const option_row rows[] = {
     OPTION("out", "FILE", OPT_OUT, "save the table; FILE is replaced when all is measured"),
@@ -55,14 +55,8 @@ static const option_row rows[] = {
     OPTION_WORDS("f16 bf16 f32", "dtype", "TYPE", MIXED_OPT_DTYPE, "f16, bf16 (default) or f32"),
     OPTION("deterministic", NULL, MIXED_OPT_DETERMINISTIC,
            "only modes with one tree of sums, whatever the size"),
-    OPTION_WORDS(
-        "shm ucx inproc", "transport", "ENGINE", OPT_TRANSPORT,
-        "the engine, such as shm or ucx, with wrappers such as strict:shm; the default is the best "
-        "for each pair. With inproc the ranks are threads of one process"),
-    OPTION(
-        "join", NULL, OPT_JOIN,
-        "start no ranks: be one of a world that mpirun, srun or another launcher has started. With "
-        "RANK and WORLD_SIZE in the environment, as under ferry launch, this is so by itself"),
+    TRANSPORT_ROW(INPROC_TEXT),
+    JOIN_ROW,
     OPTION_HEADING("Their handles"),
     OPTION("grid", "N", MIXED_OPT_GRID, "lanes of each rank; default a fair share of the cores"),
     OPTION("max-block", "N", MIXED_OPT_MAX_BLOCK,
@@ -97,11 +91,11 @@ static int apply_option(int option, void *request)
     case OPT_RANKS:
         r->mixed_option = "--ranks";
         return parse_count("tune", "--ranks", optarg, MOST_RANKS, &r->n_ranks);
-    case OPT_TRANSPORT:
+    case SHARED_OPT_TRANSPORT:
         r->mixed_option = "--transport";
         r->transport    = optarg;
         return EXIT_DONE;
-    case OPT_JOIN:
+    case SHARED_OPT_JOIN:
         r->mixed_option = "--join";
         r->join         = true;
         return EXIT_DONE;

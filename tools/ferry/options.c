@@ -132,10 +132,14 @@ static int fail_unknown(const command *c, const getopt_table *table, const char 
 /* After getopt_long has returned ':' or '?': names the option that is wrong. */
 static int fail_option(const command *c, const getopt_table *table, int found, char **argv)
 {
-    /* getopt goes through "-xy" letter by letter, and is past the word only behind its last. */
-    bool        is_short = optopt > 0 && optopt < 128;
+    /* getopt goes through "-xy" letter by letter, and is past the word only behind its last. Of a
+     * letter of several bytes it has seen one: then the word says more. */
+    bool        is_short = optopt != 0 && optopt<128, is_whole = optopt> 0;
     const char  letter[] = {'-', (char)optopt, '\0'};
-    const char *word     = is_short ? letter : argv[optind - 1];
+    bool        is_ahead = argv[optind] != NULL && strchr(argv[optind], letter[1]) != NULL;
+    const char *word     = is_short && is_whole   ? letter
+                           : is_short && is_ahead ? argv[optind]
+                                                  : argv[optind - 1];
     if (found == ':') {
         return fail_usage(c->name, "%s needs a value", word);
     }

@@ -42,9 +42,6 @@ bool         plan_is_saved(const char *path);
 ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
                        ferry_error *error);
 
-/* "4096", "512K", "16M", "1G": at least 1. */
-bool parse_bytes(const char *text, uint64_t *bytes_out);
-
 /* "1.25 GiB"; exact below a KiB. Returns text. */
 const char *format_bytes(double bytes, char text[32]);
 

@@ -2,6 +2,7 @@
 /* The arguments of `ferry plan`. */
 #include "plan.h"
 
+#include "arguments.h"
 #include "commands.h"
 
 #include <errno.h>
@@ -12,16 +13,12 @@ enum {
     OPT_JSON = 256,
     OPT_SUMMARY,
     OPT_RANK,
-    OPT_REPLICA,
-    OPT_SUBSET,
     OPT_WITHOUT,
     OPT_PROVE,
     OPT_SAVE,
     OPT_SCHEDULE,
     OPT_DUPLEX,
-    OPT_SLOT_BYTES,
     OPT_MAX_TASKS,
-    OPT_NO_RELAYS,
     OPT_TRACE
 };
 
@@ -30,12 +27,8 @@ const option_row plan_option_rows[] = {
     OPTION("summary", NULL, OPT_SUMMARY, "leave the moves and batches out of --json"),
     OPTION("rank", "R", OPT_RANK,
            "only the moves and batches that rank R sends or receives; ids stay the same"),
-    OPTION_WORDS(
-        "balanced seed", "replica", "POLICY", OPT_REPLICA,
-        "how to choose among ranks that hold the same bytes: balanced (default), so that the "
-        "busiest sender sends as little as possible, or seed, the rule of the reference planner"),
-    OPTION("subset", "PATTERN", OPT_SUBSET,
-           "only destination tensors whose names fit (* any text, ? one byte)"),
+    REPLICA_ROW,
+    SUBSET_ROW("destination tensors"),
     OPTION(
         "without", "RANKS", OPT_WITHOUT,
         "plan again after RANKS (3,7) were lost: nothing comes from them or goes to them. Status 1 "
@@ -74,13 +67,9 @@ const option_row plan_option_rows[] = {
         "  These go with --schedule or --trace:\n"),
     OPTION_WORDS("half full", "duplex", "MODE", OPT_DUPLEX,
                  "full (default) if a rank can send and receive at once, or half"),
-    OPTION("slot-bytes", "N", OPT_SLOT_BYTES,
-           "the most bytes of a batch, at least an element's: a number, or one with K, M or G for "
-           "KiB, "
-           "MiB or GiB; default 16M"),
+    SLOT_BYTES_ROW(""),
     OPTION("max-tasks", "N", OPT_MAX_TASKS, "the most segments of a batch; default 10000"),
-    OPTION("no-relays", NULL, OPT_NO_RELAYS,
-           "nothing is passed on: every byte comes from its move's own sender"),
+    NO_RELAYS_ROW,
     OPTION_END};
 
 /* A decimal number that may be followed by something, which *end_out is. */
@@ -139,83 +128,30 @@ static int parse_without(const char *text, plan_request *r)
     return EXIT_DONE;
 }
 
-bool parse_bytes(const char *text, uint64_t *bytes_out)
-{
-    static const char  units[] = "KMG";
-    unsigned long long value;
-    const char        *end;
-    if (!parse_number(text, &value, &end) || value == 0) {
-        return false;
-    }
-    unsigned shift = 0;
-    if (*end != '\0') {
-        const char *unit = strchr(units, *end);
-        if (unit == NULL || end[1] != '\0') {
-            return false;
-        }
-        shift = 10 * (unsigned)(unit - units + 1);
-    }
-    *bytes_out = (uint64_t)value << shift;
-    return *bytes_out >> shift == value;
-}
-
-static int parse_policy(const char *text, plan_request *r)
-{
-    if (strcmp(text, "balanced") == 0) {
-        r->planning.replica = FERRY_REPLICA_BALANCED;
-    } else if (strcmp(text, "seed") == 0) {
-        r->planning.replica = FERRY_REPLICA_SEED;
-    } else {
-        return fail_usage("plan", "--replica takes balanced or seed, not \"%s\"", text);
-    }
-    r->has_planning_option = true;
-    return EXIT_DONE;
-}
-
 static int parse_rule(const char *text, plan_request *r)
 {
-    static const char *const names[] = {[FERRY_SCHEDULE_OPTIMAL]        = "optimal",
-                                        [FERRY_SCHEDULE_FIRST_FIT]      = "first-fit",
-                                        [FERRY_SCHEDULE_FIRST_FIT_HALF] = "first-fit-half"};
+    static const option_word rules[] = {{"optimal", FERRY_SCHEDULE_OPTIMAL},
+                                        {"first-fit", FERRY_SCHEDULE_FIRST_FIT},
+                                        {"first-fit-half", FERRY_SCHEDULE_FIRST_FIT_HALF},
+                                        {NULL, 0}};
     r->has_schedule                  = true;
-    for (uint32_t i = 0; text != NULL; i++) {
-        if (i == sizeof names / sizeof names[0]) {
-            return fail_usage(
-                "plan", "--schedule takes optimal, first-fit or first-fit-half, not \"%s\"", text);
-        }
-        if (strcmp(text, names[i]) == 0) {
-            r->scheduling.rule = i;
-            break;
-        }
-    }
-    return EXIT_DONE;
+    return text == NULL ? EXIT_DONE
+                        : parse_word("plan", "--schedule", rules, text, &r->scheduling.rule);
 }
 
 static int parse_duplex(const char *text, plan_request *r)
 {
-    if (strcmp(text, "half") == 0) {
-        r->scheduling.duplex = FERRY_DUPLEX_HALF;
-    } else if (strcmp(text, "full") == 0) {
-        r->scheduling.duplex = FERRY_DUPLEX_FULL;
-    } else {
-        return fail_usage("plan", "--duplex takes half or full, not \"%s\"", text);
-    }
+    static const option_word modes[] = {
+        {"half", FERRY_DUPLEX_HALF}, {"full", FERRY_DUPLEX_FULL}, {NULL, 0}};
     r->has_duplex        = true;
     r->scheduling_option = "--duplex";
-    return EXIT_DONE;
+    return parse_word("plan", "--duplex", modes, text, &r->scheduling.duplex);
 }
 
 static int parse_max_tasks(const char *text, plan_request *r)
 {
-    unsigned long long value;
-    const char        *end;
-    if (!parse_number(text, &value, &end) || *end != '\0' || value == 0 || value > UINT32_MAX) {
-        return fail_usage("plan", "--max-tasks takes a number from 1 to %u, not \"%s\"", UINT32_MAX,
-                          text);
-    }
-    r->scheduling.max_tasks = (uint32_t)value;
-    r->scheduling_option    = "--max-tasks";
-    return EXIT_DONE;
+    r->scheduling_option = "--max-tasks";
+    return parse_count("plan", "--max-tasks", text, UINT32_MAX, &r->scheduling.max_tasks);
 }
 
 static int apply_schedule_option(int option, plan_request *r)
@@ -225,18 +161,12 @@ static int apply_schedule_option(int option, plan_request *r)
         return parse_rule(optarg, r);
     case OPT_DUPLEX:
         return parse_duplex(optarg, r);
-    case OPT_SLOT_BYTES:
-        if (!parse_bytes(optarg, &r->scheduling.slot_bytes)) {
-            return fail_usage("plan",
-                              "--slot-bytes takes a number of bytes from 1, or of K, M or G (4096, "
-                              "16M), not \"%s\"",
-                              optarg);
-        }
+    case SHARED_OPT_SLOT_BYTES:
         r->scheduling_option = "--slot-bytes";
-        return EXIT_DONE;
+        return parse_size("plan", "--slot-bytes", optarg, &r->scheduling.slot_bytes);
     case OPT_MAX_TASKS:
         return parse_max_tasks(optarg, r);
-    case OPT_NO_RELAYS:
+    case SHARED_OPT_NO_RELAYS:
         r->scheduling.no_relays = true;
         r->scheduling_option    = "--no-relays";
         return EXIT_DONE;
@@ -268,12 +198,10 @@ static int apply_option(int option, void *request)
         }
         r->has_rank = true;
         return EXIT_DONE;
-    case OPT_REPLICA:
-        return parse_policy(optarg, r);
-    case OPT_SUBSET:
-        r->planning.subset     = optarg;
+    case SHARED_OPT_REPLICA:
+    case SHARED_OPT_SUBSET:
         r->has_planning_option = true;
-        return EXIT_DONE;
+        return apply_planning_option("plan", option, &r->planning);
     case OPT_WITHOUT:
         return parse_without(optarg, r);
     case OPT_PROVE:

@@ -10,7 +10,6 @@
 enum {
     OPT_TO = 256,
     OPT_OUT,
-    OPT_SUBSET,
     OPT_CAST,
     OPT_DRY_RUN,
     OPT_MEMORY_CAP,
@@ -27,8 +26,7 @@ const option_row reshard_option_rows[] = {
         "architectures that ferry knows, of the axes pp, dp, ep and tp; or a ferry.layout/1 file, "
         "such as the ferry.layout.json of a sharded checkpoint"),
     OPTION("out", "DST", OPT_OUT, "the folder to write"),
-    OPTION("subset", "PATTERN", OPT_SUBSET,
-           "only tensors whose names fit (* any text, ? one byte)"),
+    SUBSET_ROW("tensors"),
     OPTION_WORDS("bf16 f16 f32 f8e4m3", "cast", "TYPE", OPT_CAST,
                  "make all floating tensors bf16, f16, f32 or f8e4m3"),
     OPTION(
@@ -51,19 +49,13 @@ const option_row reshard_option_rows[] = {
 
 static int parse_cast(reshard_request *r)
 {
-    static const struct {
-        const char *name;
-        uint32_t    kind;
-    } casts[] = {
-        {"bf16", FERRY_BF16}, {"f16", FERRY_F16}, {"f32", FERRY_F32}, {"f8e4m3", FERRY_F8E4M3}};
-    for (size_t i = 0; i < sizeof casts / sizeof casts[0]; i++) {
-        if (strcmp(optarg, casts[i].name) == 0) {
-            r->cast         = casts[i].name;
-            r->options.cast = casts[i].kind;
-            return EXIT_DONE;
-        }
-    }
-    return fail_usage("reshard", "--cast takes bf16, f16, f32 or f8e4m3, not \"%s\"", optarg);
+    static const option_word casts[] = {{"bf16", FERRY_BF16},
+                                        {"f16", FERRY_F16},
+                                        {"f32", FERRY_F32},
+                                        {"f8e4m3", FERRY_F8E4M3},
+                                        {NULL, 0}};
+    r->cast                          = optarg;
+    return parse_word("reshard", "--cast", casts, optarg, &r->options.cast);
 }
 
 static int apply_number_option(int option, reshard_request *r)
@@ -91,7 +83,7 @@ static int apply_option(int option, void *request)
     case OPT_OUT:
         r->out = optarg;
         return EXIT_DONE;
-    case OPT_SUBSET:
+    case SHARED_OPT_SUBSET:
         r->options.subset = optarg;
         return EXIT_DONE;
     case OPT_CAST:
