@@ -2,8 +2,10 @@
 #include "checkpoint/claim.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "checkpoint/folder.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -30,11 +32,14 @@ static void read_word(const char *path, char word[WORD_BYTES])
 }
 
 /* When a process began, in ticks since the boot: a number that is given out again has another. 0:
- * there is no such process, or this user may not see it. */
+ * there is no such process, or it has ended and nobody has asked how, or this user may not see it.
+ */
 static unsigned long long began_at(long pid)
 {
     char               path[64], text[1024];
-    unsigned long long ticks = 0;
+    unsigned long long ticks     = 0;
+    long               n_threads = 0;
+    char               state;
     snprintf(path, sizeof path, "/proc/%ld/stat", pid);
     FILE  *file = fopen(path, "re");
     size_t n    = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
@@ -45,12 +50,13 @@ static unsigned long long began_at(long pid)
     /* The name, in parentheses, may hold any byte; behind it stand the state and 18 numbers. */
     const char *rest = strrchr(text, ')');
     if (rest == NULL || sscanf(rest,
-                               ") %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-                               "%*s %*s %*s %*s %*s %llu",
-                               &ticks) != 1) {
+                               ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                               "%*s %*s %ld %*s %llu",
+                               &state, &n_threads, &ticks) != 3) {
         return 0;
     }
-    return ticks;
+    /* A first thread that has ended looks the same, but there are others. */
+    return (state == 'Z' || state == 'X') && n_threads <= 1 ? 0 : ticks;
 }
 
 /* Where process numbers mean the same: one boot of one machine, one space of numbers. Where the
@@ -110,10 +116,52 @@ static bool read_claim(int folder_fd, const char *name, claim *c)
     return true;
 }
 
+/* ---- who holds the folder ---- */
+
+/*
+ * Nobody may remove the claim of a dead process: another could have put his own into its place
+ * meanwhile. It is succeeded instead. The successor of a claim has a name made of its text, so that
+ * only one of many can make it, and it counts as long as the claim that is succeeded stands in
+ * FY_CLAIM_NAME. Whoever has made it renames it to FY_CLAIM_NAME: a text that was there never comes
+ * back, for its process is dead, and whoever looks after making a successor finds out that he came
+ * too late. Processes die between these steps too, so successors have successors.
+ */
+typedef struct chain {
+    claim first;
+    claim last;
+    char  next[64]; /* the name of the last one's successor */
+} chain;
+
+static void name_successor(const char *text, char *name, size_t size)
+{
+    fy_hash128 hash = fy_hash128_of(text, strlen(text));
+    snprintf(name, size, FY_CLAIM_NAME ".%016llx%016llx", (unsigned long long)hash.high,
+             (unsigned long long)hash.low);
+}
+
+/* False where nobody claims. */
+static bool read_chain(int folder_fd, chain *c)
+{
+    claim next;
+    if (!read_claim(folder_fd, FY_CLAIM_NAME, &c->first)) {
+        return false;
+    }
+    c->last = c->first;
+    for (int i = 0; !c->last.lives; i++) {
+        name_successor(c->last.text, c->next, sizeof c->next);
+        if (!read_claim(folder_fd, c->next, &next)) {
+            break;
+        }
+        c->last       = next;
+        c->last.lives = next.lives || i == MOST_TRIES; /* a ring, which no run makes */
+    }
+    return true;
+}
+
 bool fy_claim_is_free(int folder_fd)
 {
-    claim c;
-    return !read_claim(folder_fd, FY_CLAIM_NAME, &c) || !c.lives;
+    chain c;
+    return !read_chain(folder_fd, &c) || !c.last.lives;
 }
 
 static ferry_status fail_taken(const claim *c, const char *path, ferry_error *error)
@@ -129,35 +177,31 @@ static ferry_status fail_taken(const claim *c, const char *path, ferry_error *er
                    path, c->pid, c->host);
 }
 
-/*
- * Away with the claim of a dead process. Between reading and removing another may have done that
- * and made its own: so it is renamed first, and who finds that he took a living one puts it back.
- */
-static void remove_dead(int folder_fd, const claim *dead)
+static ferry_status fail_claim(const char *path, ferry_error *error)
 {
-    char  name[64];
-    claim taken;
-    snprintf(name, sizeof name, FY_CLAIM_NAME ".%ld", (long)getpid());
-    if (renameat(folder_fd, FY_CLAIM_NAME, folder_fd, name) != 0 ||
-        !read_claim(folder_fd, name, &taken)) {
-        return;
-    }
-    if (strcmp(taken.text, dead->text) != 0 && symlinkat(taken.text, folder_fd, FY_CLAIM_NAME)) {
-        return; /* yet another has come: two may write now, and the later rename fails */
-    }
-    unlinkat(folder_fd, name, 0);
+    return fy_fail_errno(path, "its file system has no locks, and no claim can be made", errno,
+                         error);
 }
 
-ferry_status fy_claim_refuse(int folder_fd, const char *path, ferry_error *error)
+/* Of a dead one's chain. *taken_out is false where another was faster. */
+static ferry_status succeed(int folder_fd, const chain *c, const char *own, const char *path,
+                            bool *taken_out, ferry_error *error)
 {
-    claim c;
-    if (!read_claim(folder_fd, FY_CLAIM_NAME, &c)) {
+    claim now;
+    *taken_out = false;
+    if (symlinkat(own, folder_fd, c->next) != 0) {
+        return errno == EEXIST ? FERRY_OK : fail_claim(path, error);
+    }
+    if (!read_claim(folder_fd, FY_CLAIM_NAME, &now) || strcmp(now.text, c->first.text) != 0) {
+        unlinkat(folder_fd, c->next, 0);
         return FERRY_OK;
     }
-    if (c.lives) {
-        return fail_taken(&c, path, error);
+    if (renameat(folder_fd, c->next, folder_fd, FY_CLAIM_NAME) != 0) {
+        ferry_status status = fail_claim(path, error);
+        unlinkat(folder_fd, c->next, 0);
+        return status;
     }
-    remove_dead(folder_fd, &c);
+    *taken_out = true;
     return FERRY_OK;
 }
 
@@ -166,17 +210,65 @@ ferry_status fy_claim_take(int folder_fd, const char *path, ferry_error *error)
     char own[CLAIM_BYTES];
     describe_self(own);
     for (int i = 0; i < MOST_TRIES; i++) {
+        chain        c;
+        bool         taken  = false;
+        ferry_status status = FERRY_OK;
         if (symlinkat(own, folder_fd, FY_CLAIM_NAME) == 0) {
             return FERRY_OK;
         }
         if (errno != EEXIST) {
-            return fy_fail_errno(path, "its file system has no locks, and no claim can be made",
-                                 errno, error);
+            return fail_claim(path, error);
         }
-        ferry_status status = fy_claim_refuse(folder_fd, path, error);
-        if (status != FERRY_OK) {
+        if (read_chain(folder_fd, &c)) {
+            status = c.last.lives ? fail_taken(&c.last, path, error)
+                                  : succeed(folder_fd, &c, own, path, &taken, error);
+        }
+        if (status != FERRY_OK || taken) {
             return status;
         }
     }
     return fy_fail(error, FERRY_ERR_IO, "%s: other runs claim and leave it all the time", path);
+}
+
+ferry_status fy_claim_refuse(int folder_fd, const char *path, ferry_error *error)
+{
+    claim c;
+    if (!read_claim(folder_fd, FY_CLAIM_NAME, &c)) {
+        return FERRY_OK;
+    }
+    ferry_status status = fy_claim_take(folder_fd, path, error);
+    if (status == FERRY_OK) {
+        fy_claim_drop(folder_fd);
+    }
+    return status;
+}
+
+bool fy_claim_is_name(const char *name)
+{
+    return strncmp(name, FY_CLAIM_NAME, strlen(FY_CLAIM_NAME)) == 0;
+}
+
+/* What dead processes have left in a chain; the claim itself stays. */
+static void remove_successors(int folder_fd)
+{
+    int  fd     = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+    for (const struct dirent *item = NULL; stream != NULL && (item = readdir(stream)) != NULL;) {
+        if (fy_claim_is_name(item->d_name) && strcmp(item->d_name, FY_CLAIM_NAME) != 0) {
+            unlinkat(folder_fd, item->d_name, 0);
+        }
+    }
+    if (stream != NULL) {
+        closedir(stream);
+    } else if (fd >= 0) {
+        close(fd);
+    }
+}
+
+void fy_claim_drop(int folder_fd)
+{
+    remove_successors(folder_fd);
+    if (unlinkat(folder_fd, FY_CLAIM_NAME, 0) != 0 && errno != ENOENT) {
+        unlinkat(folder_fd, FY_CLAIM_NAME, 0);
+    }
 }

@@ -9,7 +9,8 @@
 /*
  * What stands for a lock in a folder of a file system without flock: a link FY_CLAIM_NAME that
  * leads nowhere, since making a link is the one step that makes a name with its text at once. The
- * text names the process that has made it, when that began, and its machine. Paths are for
+ * text names the process that has made it, when that began, and its machine. One that succeeds a
+ * dead process's has FY_CLAIM_NAME and a suffix for a name until it is in its place. Paths are for
  * sentences.
  */
 
@@ -17,10 +18,16 @@
  * live on another machine. */
 ferry_status fy_claim_take(int folder_fd, const char *path, ferry_error *error);
 
-/* Fails as fy_claim_take does where there is such a claim, and makes none; a dead one goes. */
+/* Removes the claim that this process has made, and what dead ones have left. */
+void fy_claim_drop(int folder_fd);
+
+/* Fails as fy_claim_take does where there is such a claim, and leaves none; a dead one goes. */
 ferry_status fy_claim_refuse(int folder_fd, const char *path, ferry_error *error);
 
 /* Whether there is none, or only that of a dead process. */
 bool fy_claim_is_free(int folder_fd);
+
+/* Whether a claim, or what succeeds one, has such a name. */
+bool fy_claim_is_name(const char *name);
 
 #endif

@@ -39,8 +39,9 @@ struct ferry_conversion {
     json_t                 *tensors;    /* that the layout file lists, or NULL */
     json_t                 *replicated; /* names that no built-in rule knows, or NULL */
     fy_job                  job;
-    bool                    config_changes; /* a cast makes its torch_dtype another */
-    fy_hash128              target_key;     /* of the layout that was asked for, as resolved */
+    char                   *config; /* what a cast makes of config.json; NULL: what it was */
+    size_t                  config_length;
+    fy_hash128              target_key; /* of the layout that was asked for, as resolved */
     fy_arena                arena;
     bool                    is_sharded;
     fy_out_file            *out;
@@ -61,10 +62,6 @@ fy_out_type fy_conversion_type(const ferry_conversion *conversion, uint32_t tens
 
 /* Where a tensor stands in a file's form; it is there. */
 fy_form_tensor *fy_out_find(const fy_out_file *file, uint32_t tensor);
-
-/* The source's config.json; *text_out is NULL where there is none, else for fy_free. */
-ferry_status fy_conversion_read_config(const ferry_checkpoint *from, char **text_out,
-                                       size_t *length_out, ferry_error *error);
 
 /* What a config.json calls the type that tensors are cast to; NULL: they are not. */
 const char *fy_conversion_torch_dtype(const ferry_conversion *conversion);

@@ -52,7 +52,7 @@ ferry_status ferry_conversion_other_at(const ferry_conversion *conversion, size_
             .bytes       = other->bytes,
             .left_out    = other->left_out,
             .torch_dtype =
-            is_config && conversion->config_changes ? fy_conversion_torch_dtype(conversion) : NULL,
+            is_config && conversion->config != NULL ? fy_conversion_torch_dtype(conversion) : NULL,
     };
     return fy_copy_out(&about, sizeof about, other_out, "ferry_conversion_other", error);
 }

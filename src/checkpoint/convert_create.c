@@ -58,35 +58,54 @@ ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_erro
 
 /* ---- where to ---- */
 
-ferry_status fy_conversion_read_config(const ferry_checkpoint *from, char **text_out,
-                                       size_t *length_out, ferry_error *error)
+/* The source's config.json. */
+typedef struct config_text {
+    char  *text; /* NULL: there is none, or nobody needs it */
+    size_t length;
+} config_text;
+
+static bool copies_config(const ferry_checkpoint *from)
 {
+    for (size_t i = 0; i < from->n_others; i++) {
+        if (from->others[i].left_out == NULL && strcmp(from->others[i].name, FY_CONFIG_NAME) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Once for all: it may be another one later. */
+static ferry_status read_config(const ferry_conversion *c, config_text *config_out,
+                                ferry_error *error)
+{
+    const ferry_checkpoint *from = c->from;
+    if (!fy_short_form_is(c->to) && (c->cast == 0 || !copies_config(from))) {
+        return FERRY_OK;
+    }
     struct stat  about;
     ferry_status status = FERRY_OK;
     char        *path   = fy_ckpt_join(from->folder, FY_CONFIG_NAME);
     if (path == NULL) {
         return fy_fail_no_memory(error, "a file name");
     }
-    *text_out = NULL;
     if (fstatat(from->folder_fd, FY_CONFIG_NAME, &about, 0) == 0) {
-        status = fy_file_read_in(from->folder_fd, FY_CONFIG_NAME, path, MOST_CONFIG_BYTES, text_out,
-                                 length_out, error);
+        status = fy_file_read_in(from->folder_fd, FY_CONFIG_NAME, path, MOST_CONFIG_BYTES,
+                                 &config_out->text, &config_out->length, error);
     }
     fy_free(path);
     return status;
 }
 
-static ferry_status parse_config(const ferry_checkpoint *from, json_t **config_out,
-                                 ferry_error *error)
+static ferry_status parse_config(const ferry_checkpoint *from, const config_text *config,
+                                 json_t **config_out, ferry_error *error)
 {
-    char        *text = NULL, *path = fy_ckpt_join(from->folder, FY_CONFIG_NAME);
-    size_t       length = 0;
-    ferry_status status = path == NULL ? fy_fail_no_memory(error, "a file name")
-                                       : fy_conversion_read_config(from, &text, &length, error);
-    if (status == FERRY_OK && text != NULL) {
-        status = fy_json_parse(text, length, path, config_out, error);
+    char *path = fy_ckpt_join(from->folder, FY_CONFIG_NAME);
+    if (path == NULL) {
+        return fy_fail_no_memory(error, "a file name");
     }
-    fy_free(text);
+    ferry_status status =
+        config->text == NULL ? FERRY_OK
+                             : fy_json_parse(config->text, config->length, path, config_out, error);
     fy_free(path);
     return status;
 }
@@ -109,7 +128,8 @@ const char *fy_conversion_torch_dtype(const ferry_conversion *c)
     }
 }
 
-static ferry_status apply_short_form(ferry_conversion *c, ferry_error *error)
+static ferry_status apply_short_form(ferry_conversion *c, const config_text *text,
+                                     ferry_error *error)
 {
     const ferry_checkpoint *from    = c->from;
     json_t                 *config  = NULL;
@@ -122,7 +142,7 @@ static ferry_status apply_short_form(ferry_conversion *c, ferry_error *error)
         const fy_ckpt_tensor *t = &from->tensors[i];
         tensors[i] = (fy_model_tensor){.name = t->name, .n_dims = t->n_dims, .shape = t->shape};
     }
-    status = parse_config(from, &config, error);
+    status = parse_config(from, text, &config, error);
     if (status == FERRY_OK) {
         status = fy_short_form_make(c->to, tensors, from->n_tensors, config, from->path, &c->side,
                                     &c->replicated, error);
@@ -132,14 +152,14 @@ static ferry_status apply_short_form(ferry_conversion *c, ferry_error *error)
     return status;
 }
 
-static ferry_status find_target(ferry_conversion *c, ferry_error *error)
+static ferry_status find_target(ferry_conversion *c, const config_text *config, ferry_error *error)
 {
     c->is_sharded = strcmp(c->to, "hf") != 0;
     if (!c->is_sharded) {
         return FERRY_OK;
     }
     if (fy_short_form_is(c->to)) {
-        return apply_short_form(c, error);
+        return apply_short_form(c, config, error);
     }
     ferry_error  cause  = {{0}};
     ferry_status status = fy_layout_load(c->to, &c->side, &c->tensors, &cause);
@@ -178,32 +198,20 @@ static ferry_status keep_options(ferry_conversion *c, const char *to,
 }
 
 /* What is copied along. */
-static ferry_status count_others(ferry_conversion *c, ferry_error *error)
+static ferry_status count_others(ferry_conversion *c, const config_text *config, ferry_error *error)
 {
     const ferry_checkpoint *from = c->from;
-    char                   *text = NULL, *changed = NULL;
-    size_t                  length     = 0;
-    ferry_status            status     = FERRY_OK;
-    bool                    has_config = false;
     for (size_t i = 0; i < from->n_others; i++) {
         const fy_ckpt_other *other = &from->others[i];
         if (other->left_out == NULL) {
             c->totals.other_bytes += other->bytes;
-            has_config = has_config || strcmp(other->name, FY_CONFIG_NAME) == 0;
         }
     }
     c->totals.n_others = from->n_others;
-    if (c->cast != 0 && has_config) {
-        status = fy_conversion_read_config(from, &text, &length, error);
-        if (status == FERRY_OK && text != NULL) {
-            status = fy_config_set_dtype(text, length, fy_conversion_torch_dtype(c), &changed,
-                                         &length, error);
-        }
-        c->config_changes = changed != NULL;
-    }
-    fy_free(changed);
-    fy_free(text);
-    return status;
+    return c->cast != 0 && config->text != NULL && copies_config(from)
+               ? fy_config_set_dtype(config->text, config->length, fy_conversion_torch_dtype(c),
+                                     &c->config, &c->config_length, error)
+               : FERRY_OK;
 }
 
 /* What the result is made of; a tensor that goes to several places counts once. */
@@ -251,9 +259,9 @@ static ferry_status make_key(ferry_conversion *c, ferry_error *error)
                                         : status;
 }
 
-static ferry_status make(ferry_conversion *c, ferry_error *error)
+static ferry_status make_from(ferry_conversion *c, const config_text *config, ferry_error *error)
 {
-    ferry_status status = find_target(c, error);
+    ferry_status status = find_target(c, config, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -271,13 +279,24 @@ static ferry_status make(ferry_conversion *c, ferry_error *error)
         status = check_subset(c, error);
     }
     if (status == FERRY_OK) {
-        status = count_others(c, error);
+        status = count_others(c, config, error);
     }
     if (status == FERRY_OK) {
         count_read(c);
         c->totals.is_sharded   = c->is_sharded;
         c->totals.n_replicated = json_array_size(c->replicated);
     }
+    return status;
+}
+
+static ferry_status make(ferry_conversion *c, ferry_error *error)
+{
+    config_text  config = {0};
+    ferry_status status = read_config(c, &config, error);
+    if (status == FERRY_OK) {
+        status = make_from(c, &config, error);
+    }
+    fy_free(config.text);
     return status;
 }
 
@@ -332,6 +351,7 @@ void ferry_conversion_destroy(ferry_conversion *c)
     json_decref(c->tensors);
     json_decref(c->replicated);
     fy_arena_cleanup(&c->arena);
+    fy_free(c->config);
     fy_free(c->subset);
     fy_free(c->to);
     fy_free(c);

@@ -434,25 +434,6 @@ static ferry_status copy_bytes(const copy *c, ferry_error *error)
     return status;
 }
 
-/* A config.json whose torch_dtype is no longer that of the tensors. */
-static ferry_status copy_config(const copy *c, ferry_error *error)
-{
-    char        *text = NULL, *changed = NULL;
-    size_t       length = 0;
-    ferry_status status =
-        fy_conversion_read_config(c->work->conversion->from, &text, &length, error);
-    if (status == FERRY_OK && text != NULL) {
-        status = fy_config_set_dtype(text, length, fy_conversion_torch_dtype(c->work->conversion),
-                                     &changed, &length, error);
-    }
-    if (status == FERRY_OK) {
-        status = changed == NULL ? copy_bytes(c, error) : write_copy(c, changed, length, error);
-    }
-    fy_free(changed);
-    fy_free(text);
-    return status;
-}
-
 static ferry_status copy_open(const fy_conversion_work *w, copy *c, const char *name,
                               ferry_error *error)
 {
@@ -460,8 +441,12 @@ static ferry_status copy_open(const fy_conversion_work *w, copy *c, const char *
     if (c->to < 0) {
         return fy_fail_errno(c->to_path, "cannot be written", errno, error);
     }
-    bool         is_config = w->conversion->cast != 0 && strcmp(name, FY_CONFIG_NAME) == 0;
-    ferry_status status    = is_config ? copy_config(c, error) : copy_bytes(c, error);
+    const ferry_conversion *conversion = w->conversion;
+    /* Whose torch_dtype is no longer that of the tensors, it is written as it was announced. */
+    bool         is_new = conversion->config != NULL && strcmp(name, FY_CONFIG_NAME) == 0;
+    ferry_status status = is_new
+                              ? write_copy(c, conversion->config, conversion->config_length, error)
+                              : copy_bytes(c, error);
     if (status == FERRY_OK && fy_file_sync(c->to) != 0) {
         status = fy_fail_errno(c->to_path, "cannot be written", errno, error);
     }

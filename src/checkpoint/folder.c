@@ -83,16 +83,21 @@ static bool has_no_flock(int reason)
     return reason == ENOSYS || reason == ENOLCK || reason == EOPNOTSUPP || reason == EINVAL;
 }
 
-/* What a run needs beside its result, the lock last. What fails once is tried again: a result that
- * holds some of it is whole all the same. */
+/* What fails once is tried again. */
+static void unlink_surely(int fd, const char *name)
+{
+    if (unlinkat(fd, name, 0) != 0 && errno != ENOENT) {
+        unlinkat(fd, name, 0);
+    }
+}
+
+/* What a run needs beside its result, the lock last. A result that holds some of it is whole all
+ * the same. */
 static void remove_own(int fd)
 {
-    static const char *const names[] = {FY_JOURNAL_NAME, FY_CLAIM_NAME, FY_LOCK_NAME};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (unlinkat(fd, names[i], 0) != 0 && errno != ENOENT) {
-            unlinkat(fd, names[i], 0);
-        }
-    }
+    unlink_surely(fd, FY_JOURNAL_NAME);
+    fy_claim_drop(fd);
+    unlink_surely(fd, FY_LOCK_NAME);
     fsync(fd);
 }
 
@@ -155,7 +160,7 @@ typedef ferry_status (*entry_visitor)(const fy_folder *folder, const char *name,
 static bool is_entry(const char *name)
 {
     return strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, FY_LOCK_NAME) != 0 &&
-           strcmp(name, FY_CLAIM_NAME) != 0;
+           !fy_claim_is_name(name);
 }
 
 /* Visits all but the lock, in no order. */
@@ -471,7 +476,7 @@ static ferry_status take_lock(fy_folder *folder, bool *retry_out, ferry_error *e
 static void drop_claim(fy_folder *folder)
 {
     if (folder->has_claim) {
-        unlinkat(folder->fd, FY_CLAIM_NAME, 0);
+        fy_claim_drop(folder->fd);
     }
     folder->has_claim = false;
 }
@@ -648,6 +653,8 @@ void fy_folder_end(fy_folder *folder, bool keep)
     }
     if (!folder->is_done && !keep && fy_folder_clear(folder, NULL) == FERRY_OK) {
         unlinkat(folder->fd, FY_LOCK_NAME, 0);
+        drop_claim(
+            folder); /* whoever claims it from here on finds the lock gone, and begins anew */
         unlinkat(folder->parent_fd, name_of(folder->partial), AT_REMOVEDIR);
     }
     forget(folder);

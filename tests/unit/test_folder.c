@@ -14,7 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -755,6 +757,216 @@ static void test_claim_of_nowhere(void **state)
     close(fd);
 }
 
+/* One that has ended, and whose parent has not asked for it. */
+static void test_claim_of_a_zombie(void **state)
+{
+    (void)state;
+    ferry_error error;
+    siginfo_t   about;
+    int         fd    = open_base();
+    pid_t       child = fork();
+    if (child == 0) {
+        _exit(fy_claim_take(fd, "out", &error) == FERRY_OK ? 0 : 1);
+    }
+    assert_int_equal(waitid(P_PID, (id_t)child, &about, WEXITED | WNOWAIT), 0);
+    assert_true(atol(claim_text()) == (long)child);
+    assert_true(fy_claim_is_free(fd));
+    must(fy_claim_take(fd, "out", &error), &error);
+    fy_claim_drop(fd);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(entries_of("."), 0);
+    close(fd);
+}
+
+/* ---- several at once, each of whom comes at a step of the one before ---- */
+
+enum { N_TAKERS = 3, MOST_STEPS = 6 };
+
+typedef enum ending {
+    HOLD,       /* the claim until all have tried */
+    DROP,       /* it at once */
+    DIE,        /* and leave it */
+    DIE_AT_STEP /* where the next one has come */
+} ending;
+
+static struct taker {
+    int    step; /* at which the next one comes */
+    ending ending;
+} takers[N_TAKERS];
+
+static int taker;           /* which of them this process is */
+static int steps_left = -1; /* below 0: they are not counted */
+static int results[2], release[2], claimed_fd;
+static int tried_fd = -1; /* open until this one has tried: nobody else may keep it open */
+
+enum { WAS_GONE = 1, WAS_REFUSED, HAS_FAILED, HAS_HELD };
+
+static void come(void);
+
+/* The next one lives until it has tried, or to the end. */
+static void start_next(void)
+{
+    int  tried[2];
+    char byte;
+    if (pipe(tried) != 0) {
+        _exit(1);
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        close(tried[0]);
+        if (tried_fd >= 0) {
+            close(tried_fd);
+        }
+        tried_fd = tried[1];
+        taker++;
+        come();
+        if (takers[taker].ending == HOLD) {
+            close(tried[1]);
+            (void)!read(release[0], &byte, 1);
+        }
+        _exit(0);
+    }
+    close(tried[1]);
+    (void)!read(tried[0], &byte, 1); /* until it is closed */
+    close(tried[0]);
+    if (takers[taker + 1].ending != HOLD) {
+        waitpid(child, NULL, 0);
+    }
+}
+
+static void tell(char what)
+{
+    char result[2] = {(char)taker, what};
+    (void)!write(results[1], result, sizeof result);
+}
+
+static void take_step(void)
+{
+    if (steps_left < 0 || steps_left-- > 0) {
+        return;
+    }
+    if (taker + 1 < N_TAKERS) {
+        start_next();
+    }
+    if (takers[taker].ending == DIE_AT_STEP) {
+        tell(WAS_GONE);
+        _exit(0);
+    }
+}
+
+int symlinkat(const char *text, int fd, const char *name)
+{
+    take_step();
+    return (int)syscall(SYS_symlinkat, text, fd, name);
+}
+
+ssize_t readlinkat(int fd, const char *name, char *text, size_t n_bytes)
+{
+    take_step();
+    return (ssize_t)syscall(SYS_readlinkat, fd, name, text, n_bytes);
+}
+
+int renameat(int from_fd, const char *from, int to_fd, const char *to)
+{
+    take_step();
+    return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, 0);
+}
+
+int unlinkat(int fd, const char *name, int flags)
+{
+    take_step();
+    return (int)syscall(SYS_unlinkat, fd, name, flags);
+}
+
+static void come(void)
+{
+    ferry_error error;
+    steps_left          = takers[taker].step;
+    ferry_status status = fy_claim_take(claimed_fd, "out", &error);
+    steps_left          = -1;
+    if (status == FERRY_OK && takers[taker].ending == DROP) {
+        fy_claim_drop(claimed_fd);
+    }
+    tell(status == FERRY_OK                             ? HAS_HELD
+         : strstr(error.message, "another run") != NULL ? WAS_REFUSED
+                                                        : HAS_FAILED);
+}
+
+static void wait_for_all(void)
+{
+    while (waitpid(-1, NULL, 0) > 0) {}
+}
+
+/* found: what each has told, or 0 of one who never came. */
+static void run_takers(char found[N_TAKERS])
+{
+    char result[2];
+    assert_int_equal(pipe(results), 0);
+    assert_int_equal(pipe(release), 0);
+    memset(found, 0, N_TAKERS);
+    pid_t first = fork();
+    if (first == 0) {
+        close(release[1]);
+        taker = 0;
+        come();
+        _exit(0);
+    }
+    close(results[1]);
+    close(release[0]);
+    assert_int_equal(waitpid(first, NULL, 0), first);
+    close(release[1]); /* now who still holds may end */
+    wait_for_all();
+    while (read(results[0], result, sizeof result) == (ssize_t)sizeof result) {
+        found[(int)result[0]] = result[1];
+    }
+    close(results[0]);
+}
+
+static bool check_takers(const char *row)
+{
+    ferry_error error;
+    char        found[N_TAKERS];
+    int         n_holders = 0;
+    take_and_die(claimed_fd);
+    run_takers(found);
+    for (int i = 0; i < N_TAKERS; i++) {
+        check_row(row, found[i] != HAS_FAILED);
+        n_holders += found[i] == HAS_HELD && (i == 0 || takers[i].ending == HOLD);
+    }
+    /* The first one ends last: it has the claim if nobody else still has. */
+    check_row(row, n_holders == 1 || (n_holders == 0 && found[0] == WAS_GONE));
+    must(fy_claim_take(claimed_fd, "out", &error), &error);
+    fy_claim_drop(claimed_fd);
+    check_row(row, entries_of(".") == 0); /* also of those who died on their way */
+    return found[N_TAKERS - 1] != 0;
+}
+
+/* Of three who find a dead claim, whenever each comes, only one has it, and one has it. */
+static void test_claims_of_three(void **state)
+{
+    (void)state;
+    static const ending endings[][N_TAKERS] = {
+        {HOLD, HOLD, HOLD}, {HOLD, DROP, HOLD},        {HOLD, DIE, HOLD},
+        {HOLD, HOLD, DIE},  {HOLD, DIE_AT_STEP, HOLD}, {HOLD, DIE_AT_STEP, DIE},
+        {HOLD, DIE, DIE},   {DIE_AT_STEP, DIE, HOLD},  {DIE_AT_STEP, DIE_AT_STEP, DIE}};
+    char row[80];
+    int  n_full = 0; /* scenes in which all three came */
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    claimed_fd = open_base();
+    for (size_t e = 0; e < COUNT_OF(endings); e++) {
+        for (int k = 0; k < MOST_STEPS * MOST_STEPS; k++) {
+            int steps[N_TAKERS] = {k / MOST_STEPS, k % MOST_STEPS, -1};
+            for (int i = 0; i < N_TAKERS; i++) {
+                takers[i] = (struct taker){.step = steps[i], .ending = endings[e][i]};
+            }
+            snprintf(row, sizeof row, "endings %zu, steps %d and %d", e, steps[0], steps[1]);
+            n_full += check_takers(row);
+        }
+    }
+    assert_true(n_full >= (int)COUNT_OF(endings) * 16);
+    close(claimed_fd);
+}
+
 /* ---- the rest ---- */
 
 static int open_files(void)
@@ -831,6 +1043,8 @@ int main(void)
         ROW(test_claims),
         ROW(test_claim_of_the_dead),
         ROW(test_claim_of_nowhere),
+        ROW(test_claim_of_a_zombie),
+        ROW(test_claims_of_three),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

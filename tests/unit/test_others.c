@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 
 #include "support/check.h"
+#include "support/small_checkpoint.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -105,12 +106,51 @@ static void test_deep(void **state)
     assert_null(changed);
 }
 
+static void put_config(const char *text)
+{
+    FILE *stream = fopen(small_path("source/config.json"), "wb");
+    assert_non_null(stream);
+    assert_int_equal(fwrite(text, 1, strlen(text), stream), strlen(text));
+    assert_int_equal(fclose(stream), 0);
+}
+
+/* What is written is what was announced, whatever becomes of the source's file meanwhile. */
+static void test_config_is_read_once(void **state)
+{
+    (void)state;
+    static const char        then[]     = "{\"torch_dtype\": \"float32\"}";
+    static const char        later[]    = "{\"torch_dtype\": \"float16\", \"model_type\": \"x\"}";
+    static const char        expected[] = "{\"torch_dtype\": \"bfloat16\"}";
+    ferry_conversion_options options    = FERRY_CONVERSION_OPTIONS_INIT;
+    ferry_conversion        *conversion;
+    ferry_error              error;
+    small_file               file     = {0};
+    char                     text[80] = "";
+    assert_int_equal(mkdir(small_path("source"), 0700), 0);
+    small_add(&file, "w", "F32", (uint64_t[]){1}, 1, "\0\0\200?", 4);
+    small_write(&file, small_path("source/model.safetensors"), NULL);
+    put_config(then);
+    ferry_checkpoint *source = small_open(small_path("source"));
+    options.cast             = FERRY_BF16;
+    must(ferry_conversion_create(source, "hf", &options, &conversion, &error), &error);
+    put_config(later);
+    must(ferry_conversion_run(conversion, small_path("result"), NULL, NULL, &error), &error);
+    FILE *stream = fopen(small_path("result/config.json"), "rb");
+    assert_non_null(stream);
+    assert_int_equal(fread(text, 1, sizeof text - 1, stream), strlen(expected));
+    assert_string_equal(text, expected);
+    fclose(stream);
+    ferry_conversion_destroy(conversion);
+    ferry_checkpoint_destroy(source);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_dtype),
         cmocka_unit_test(test_deep),
+        cmocka_unit_test(test_config_is_read_once),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, small_begin, small_end);
 }
