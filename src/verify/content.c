@@ -2,6 +2,7 @@
 #include "verify/content.h"
 
 #include "base/checked.h"
+#include "verify/boxes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@ void fy_proof_scratch_cleanup(fy_proof_scratch *scratch)
         fy_free(scratch->to[d].items);
         fy_free(scratch->from[d].items);
     }
+    fy_free(scratch->boxes.items);
     *scratch = (fy_proof_scratch){0};
 }
 
@@ -61,7 +63,7 @@ static ferry_status fail_element(const fy_proof_pair *pair, const uint64_t *want
     const fy_proof_tensor *tensors = pair->spec->tensors;
     const fy_proof_move   *move    = pair->move;
     const fy_proof_entry  *entry   = tensors[move->tensor].entry;
-    size_t                 b       = fy_proof_box_at(entry, wanted, 0);
+    size_t                 b       = fy_proof_box_at(pair->spec, entry, wanted, 0);
     const fy_proof_box    *box     = &entry->boxes[b];
     const fy_proof_tensor *source  = &tensors[fy_proof_spec_source(pair->spec, move->tensor, b)];
     uint64_t               right[FY_PROOF_DIMS];
@@ -142,7 +144,7 @@ static ferry_status check_row(const fy_proof_pair *pair, const fy_proof_scratch 
         wanted[LAST] = to[i];
         held[LAST]   = from[i];
         if (box == NULL || to[i] - box->at[LAST] >= box->shape[LAST]) {
-            b          = fy_proof_box_at(entry, wanted, b);
+            b          = fy_proof_box_at(pair->spec, entry, wanted, b);
             box        = &entry->boxes[b];
             row_is_fed = feeds(pair, b, wanted, held, LAST);
         }
@@ -220,7 +222,38 @@ static bool push_edge(fy_proof_numbers *cuts, const fy_proof_pieces *pieces, uin
     return true;
 }
 
-static bool cut_dim(const fy_proof_pair *pair, fy_proof_numbers *cuts, size_t d)
+static bool push_box(void *context, size_t box)
+{
+    return fy_proof_numbers_push(context, box);
+}
+
+/* Those that have elements between the least and the last index of the move on every dimension. */
+static bool find_boxes(const fy_proof_pair *pair, fy_proof_numbers *boxes)
+{
+    const fy_proof_move *move = pair->move;
+    const fy_proof_tree *tree = pair->spec->tensors[move->tensor].entry->tree;
+    uint64_t             begin[FY_PROOF_DIMS], end[FY_PROOF_DIMS];
+    boxes->n = 0;
+    for (size_t d = 0; d < FY_PROOF_DIMS && tree != NULL; d++) {
+        const fy_proof_pieces *pieces = &pair->to->dims[d];
+        uint64_t               local = move->dst[d], last = move->dst[d] + move->length[d];
+        begin[d] = UINT64_MAX;
+        end[d]   = 0;
+        for (size_t i = fy_proof_pieces_find(pieces, local); local < last; i++) {
+            const fy_proof_piece *piece  = &pieces->items[i];
+            uint64_t              global = piece->global + (local - piece->local);
+            uint64_t              behind = fy_min(piece->local + piece->length, last);
+            begin[d]                     = fy_min(begin[d], global);
+            end[d]                       = fy_max(end[d], global + (behind - local));
+            local                        = behind;
+        }
+    }
+    return tree == NULL ||
+           fy_proof_tree_visit(tree, begin, end, push_box, boxes, pair->spec->looks);
+}
+
+static bool cut_dim(const fy_proof_pair *pair, const fy_proof_numbers *boxes,
+                    fy_proof_numbers *cuts, size_t d)
 {
     const fy_proof_move  *move   = pair->move;
     const fy_proof_entry *entry  = pair->spec->tensors[move->tensor].entry;
@@ -231,11 +264,12 @@ static bool cut_dim(const fy_proof_pair *pair, fy_proof_numbers *cuts, size_t d)
         !push_pieces(cuts, &pair->from->dims[d], move->src[d], length)) {
         return false;
     }
-    for (size_t b = 0; length > 1 && entry->n_boxes > 1 && b < entry->n_boxes; b++) {
-        uint64_t edge = entry->boxes[b].at[d];
-        if (!push_edge(cuts, &pair->to->dims[d], move->dst[d], length, edge) ||
+    for (size_t i = 0; length > 1 && i < boxes->n; i++) {
+        const fy_proof_box *box = &entry->boxes[boxes->items[i]];
+        ++*pair->spec->looks;
+        if (!push_edge(cuts, &pair->to->dims[d], move->dst[d], length, box->at[d]) ||
             !push_edge(cuts, &pair->to->dims[d], move->dst[d], length,
-                       edge + entry->boxes[b].shape[d])) {
+                       box->at[d] + box->shape[d])) {
             return false;
         }
     }
@@ -248,11 +282,15 @@ static bool cut_dim(const fy_proof_pair *pair, fy_proof_numbers *cuts, size_t d)
 ferry_status fy_proof_check_cells(const fy_proof_pair *pair, fy_proof_scratch *scratch,
                                   ferry_error *error)
 {
-    const fy_proof_move *move = pair->move;
-    uint64_t             n_cells[FY_PROOF_DIMS], index[FY_PROOF_DIMS] = {0};
-    size_t               b = 0;
+    const fy_proof_move  *move  = pair->move;
+    const fy_proof_entry *entry = pair->spec->tensors[move->tensor].entry;
+    uint64_t              n_cells[FY_PROOF_DIMS], index[FY_PROOF_DIMS] = {0};
+    if (!find_boxes(pair, &scratch->boxes)) {
+        return fy_fail_no_memory(error, "the cells of a move");
+    }
+    size_t b = entry->tree == NULL ? 0 : (size_t)scratch->boxes.items[0];
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-        if (!cut_dim(pair, &scratch->to[d], d)) {
+        if (!cut_dim(pair, &scratch->boxes, &scratch->to[d], d)) {
             return fy_fail_no_memory(error, "the cells of a move");
         }
         n_cells[d] = scratch->to[d].n - 1;
@@ -266,7 +304,7 @@ ferry_status fy_proof_check_cells(const fy_proof_pair *pair, fy_proof_scratch *s
         }
         fy_proof_shard_element(pair->to, to, wanted);
         fy_proof_shard_element(pair->from, from, held);
-        b = fy_proof_box_at(pair->spec->tensors[move->tensor].entry, wanted, b);
+        b = fy_proof_box_at(pair->spec, entry, wanted, b);
         if (!feeds(pair, b, wanted, held, FY_PROOF_DIMS)) {
             return fail_element(pair, wanted, held, error);
         }

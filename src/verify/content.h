@@ -15,6 +15,7 @@ typedef struct fy_proof_numbers {
 typedef struct fy_proof_scratch {
     fy_proof_numbers to[FY_PROOF_DIMS];
     fy_proof_numbers from[FY_PROOF_DIMS];
+    fy_proof_numbers boxes; /* that a move has elements of */
 } fy_proof_scratch;
 
 void fy_proof_scratch_cleanup(fy_proof_scratch *scratch);

@@ -129,12 +129,7 @@ static ferry_status read_source(const fy_proof_spec *spec, const json_t *json,
     }
     ferry_status status =
         read_tensor(spec, json, place, "source", move->task_id, &move->source, error);
-    for (size_t i = 0; status == FERRY_OK && i < entry->n_boxes; i++) {
-        if (fy_proof_spec_source(spec, move->tensor, i) == move->source) {
-            return FERRY_OK;
-        }
-    }
-    if (status != FERRY_OK) {
+    if (status != FERRY_OK || fy_proof_spec_is_fed_by(spec, move->tensor, move->source)) {
         return status;
     }
     return fy_proof_move_fail(spec, move, error,

@@ -19,6 +19,7 @@ typedef struct run {
     fy_proof_cache   cache;
     fy_proof_scratch scratch;
     uint64_t         most_elements;
+    uint64_t         looks;
     uint64_t         n_shards;
     uint64_t         next_task;
     uint64_t         position; /* of the destination rank at hand, in its mesh */
@@ -386,7 +387,7 @@ static void cleanup(run *r)
 }
 
 ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t most_elements,
-                          ferry_proof *proof_out, ferry_error *error)
+                          ferry_proof *proof_out, uint64_t *looks_out, ferry_error *error)
 {
     if (spec_path == NULL || plan_path == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_prove_plan needs two paths");
@@ -397,7 +398,8 @@ ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t
     if (status != FERRY_OK) {
         return status;
     }
-    status = prove(&r, spec_path, plan_path, error);
+    r.spec.looks = &r.looks;
+    status       = prove(&r, spec_path, plan_path, error);
     if (status == FERRY_OK && proof_out != NULL) {
         ferry_proof proof = {.n_tensors            = count_wanted(&r.spec),
                              .n_moves              = r.tally.n_moves,
@@ -406,6 +408,9 @@ ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t
                              .bytes_local          = r.tally.local};
         status            = fy_copy_out(&proof, sizeof proof, proof_out, "ferry_proof", error);
     }
+    if (looks_out != NULL) {
+        *looks_out = r.looks;
+    }
     cleanup(&r);
     return status;
 }
@@ -413,5 +418,5 @@ ferry_status fy_proof_run(const char *spec_path, const char *plan_path, uint64_t
 ferry_status ferry_prove_plan(const char *spec_path, const char *plan_path, ferry_proof *proof_out,
                               ferry_error *error)
 {
-    return fy_proof_run(spec_path, plan_path, FY_PROOF_SMALL_SHARD, proof_out, error);
+    return fy_proof_run(spec_path, plan_path, FY_PROOF_SMALL_SHARD, proof_out, NULL, error);
 }

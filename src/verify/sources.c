@@ -1,8 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
+#include "base/sort.h"
+#include "verify/boxes.h"
 #include "verify/spec_read.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static ferry_status read_box(const json_t *json, const fy_json_place *place,
@@ -45,57 +46,27 @@ static ferry_status read_box(const json_t *json, const fy_json_place *place,
     return FERRY_OK;
 }
 
-static int by_place(const void *a, const void *b)
+static bool is_self(void *context, size_t box)
 {
-    const fy_proof_box *x = *(const fy_proof_box *const *)a;
-    const fy_proof_box *y = *(const fy_proof_box *const *)b;
-    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-        if (x->at[d] != y->at[d]) {
-            return x->at[d] < y->at[d] ? -1 : 1;
-        }
-    }
-    return 0;
-}
-
-static bool overlap(const fy_proof_box *a, const fy_proof_box *b)
-{
-    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-        if (a->at[d] + a->shape[d] <= b->at[d] || b->at[d] + b->shape[d] <= a->at[d]) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* The first dimension on which anything varies bounds how far a box must look ahead. */
-static size_t first_real_dim(const fy_proof_entry *entry)
-{
-    size_t d = 0;
-    while (d + 1 < FY_PROOF_DIMS && entry->shape[d] == 1) {
-        d++;
-    }
-    return d;
+    return *(const size_t *)context == box;
 }
 
 /* Disjoint boxes inside the tensor whose elements are as many as the tensor's tile it. */
-static ferry_status check_tiling(const fy_proof_entry *entry, const fy_proof_box **sorted, size_t n,
+static ferry_status check_tiling(const fy_proof_entry *entry, size_t n, uint64_t *looks,
                                  const fy_json_place *place, ferry_error *error)
 {
-    uint64_t volume = 1, sum = 0;
-    size_t   first = first_real_dim(entry);
-    qsort(sorted, n, sizeof *sorted, by_place);
+    uint64_t volume = 1, sum = 0, end[FY_PROOF_DIMS];
     for (size_t i = 0; i < n; i++) {
-        const fy_proof_box *a        = sorted[i];
+        const fy_proof_box *box      = &entry->boxes[i];
         uint64_t            elements = 1;
         for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-            elements *= a->shape[d]; /* inside the tensor, whose elements are counted */
+            elements *= box->shape[d]; /* inside the tensor, whose elements are counted */
+            end[d] = box->at[d] + box->shape[d];
         }
         sum += elements;
-        for (size_t j = i + 1; j < n && sorted[j]->at[first] < a->at[first] + a->shape[first];
-             j++) {
-            if (overlap(a, sorted[j])) {
-                return fy_json_fail(place, error, "has two boxes that fill the same elements");
-            }
+        if (entry->tree != NULL &&
+            !fy_proof_tree_visit(entry->tree, box->at, end, is_self, &i, looks)) {
+            return fy_json_fail(place, error, "has two boxes that fill the same elements");
         }
     }
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
@@ -110,13 +81,9 @@ static ferry_status check_tiling(const fy_proof_entry *entry, const fy_proof_box
 
 /* Empty boxes fill nothing and are left out; a tensor without elements keeps one to stand for it.
  */
-static ferry_status keep_boxes(fy_proof_entry *entry, fy_proof_box *boxes, size_t n,
-                               const fy_json_place *place, ferry_error *error)
+static ferry_status keep_boxes(fy_proof_spec *spec, fy_proof_entry *entry, fy_proof_box *boxes,
+                               size_t n, const fy_json_place *place, ferry_error *error)
 {
-    const fy_proof_box **sorted = fy_alloc(n, sizeof *sorted);
-    if (sorted == NULL) {
-        return fy_fail_no_memory(error, "the boxes of a tensor");
-    }
     size_t n_filled = 0;
     for (size_t i = 0; i < n; i++) {
         bool is_empty = false;
@@ -124,16 +91,18 @@ static ferry_status keep_boxes(fy_proof_entry *entry, fy_proof_box *boxes, size_
             is_empty = is_empty || boxes[i].shape[d] == 0;
         }
         if (!is_empty) {
-            boxes[n_filled]  = boxes[i];
-            sorted[n_filled] = &boxes[n_filled];
-            n_filled++;
+            boxes[n_filled++] = boxes[i];
         }
     }
-    entry->n_boxes      = n_filled == 0 && n > 0 ? 1 : n_filled;
-    entry->boxes        = boxes;
-    ferry_status status = check_tiling(entry, sorted, n_filled, place, error);
-    fy_free(sorted);
-    return status;
+    entry->n_boxes = n_filled == 0 && n > 0 ? 1 : n_filled;
+    entry->boxes   = boxes;
+    if (n_filled > 1) {
+        entry->tree = fy_proof_tree_make(&spec->arena, boxes, n_filled);
+        if (entry->tree == NULL) {
+            return fy_fail_no_memory(error, "the boxes of a tensor");
+        }
+    }
+    return check_tiling(entry, n_filled, spec->looks, place, error);
 }
 
 static ferry_status read_boxes(fy_proof_spec *spec, const json_t *json, const fy_json_place *place,
@@ -159,7 +128,7 @@ static ferry_status read_boxes(fy_proof_spec *spec, const json_t *json, const fy
             return status;
         }
     }
-    return keep_boxes(entry, boxes, n, place, error);
+    return keep_boxes(spec, entry, boxes, n, place, error);
 }
 
 ferry_status fy_proof_read_source(fy_proof_spec *spec, const json_t *json,
@@ -213,11 +182,18 @@ static ferry_status check_source(const fy_proof_tensor *tensor, const fy_proof_b
     return FERRY_OK;
 }
 
+static int by_number(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
 static ferry_status link_tensor(fy_proof_spec *spec, fy_proof_tensor *tensor, ferry_error *error)
 {
     const fy_proof_entry *entry   = tensor->entry;
     uint32_t             *sources = fy_arena_alloc(&spec->arena, entry->n_boxes, sizeof *sources);
-    if (sources == NULL) {
+    uint32_t             *fed_by  = fy_arena_alloc(&spec->arena, entry->n_boxes, sizeof *fed_by);
+    if (sources == NULL || fed_by == NULL) {
         return fy_fail_no_memory(error, "the sources of a tensor");
     }
     for (size_t i = 0; i < entry->n_boxes; i++) {
@@ -235,7 +211,10 @@ static ferry_status link_tensor(fy_proof_spec *spec, fy_proof_tensor *tensor, fe
             return status;
         }
     }
+    memcpy(fed_by, sources, entry->n_boxes * sizeof *fed_by);
+    fy_sort(fed_by, entry->n_boxes, sizeof *fed_by, by_number);
     tensor->sources = sources;
+    tensor->fed_by  = fed_by;
     return FERRY_OK;
 }
 

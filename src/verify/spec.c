@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "verify/boxes.h"
 #include "verify/spec_read.h"
 
 #include <string.h>
@@ -144,15 +145,42 @@ static bool box_holds(const fy_proof_box *box, const uint64_t *element)
     return true;
 }
 
-size_t fy_proof_box_at(const fy_proof_entry *entry, const uint64_t *element, size_t hint)
+static bool take_first(void *context, size_t box)
 {
-    if (box_holds(&entry->boxes[hint], element)) {
+    *(size_t *)context = box;
+    return false;
+}
+
+size_t fy_proof_box_at(const fy_proof_spec *spec, const fy_proof_entry *entry,
+                       const uint64_t *element, size_t hint)
+{
+    uint64_t end[FY_PROOF_DIMS];
+    size_t   found = hint; /* the boxes tile the tensor, so there is one */
+    if (entry->tree == NULL || box_holds(&entry->boxes[hint], element)) {
         return hint;
     }
-    /* The boxes tile the tensor, so the last one holds what no other does. */
-    size_t i = 0;
-    while (i + 1 < entry->n_boxes && !box_holds(&entry->boxes[i], element)) {
-        i++;
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        end[d] = element[d] + 1;
     }
-    return i;
+    fy_proof_tree_visit(entry->tree, element, end, take_first, &found, spec->looks);
+    return found;
+}
+
+bool fy_proof_spec_is_fed_by(const fy_proof_spec *spec, uint32_t tensor, uint32_t source)
+{
+    const fy_proof_tensor *t   = &spec->tensors[tensor];
+    size_t                 low = 0, high = t->entry->n_boxes;
+    if (t->fed_by == NULL) {
+        return tensor == source;
+    }
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        ++*spec->looks;
+        if (t->fed_by[middle] < source) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < t->entry->n_boxes && t->fed_by[low] == source;
 }

@@ -109,18 +109,21 @@ typedef struct fy_proof_box {
     uint64_t    at[FY_PROOF_DIMS];
 } fy_proof_box;
 
+typedef struct fy_proof_tree fy_proof_tree; /* verify/boxes.h */
+
 /* What all tensors of one entry of "tensors" share. */
 typedef struct fy_proof_entry {
-    ferry_dtype         dtype;
-    size_t              n_dims;
-    uint64_t            shape[FY_PROOF_DIMS];
-    uint64_t            volume;
-    size_t              n_counts;
-    const uint64_t     *counts;
-    bool                has_source;
-    bool                is_tied; /* "source": NAME; its only box is the whole of that tensor */
-    size_t              n_boxes;
-    const fy_proof_box *boxes; /* at least one; they tile the tensor */
+    ferry_dtype          dtype;
+    size_t               n_dims;
+    uint64_t             shape[FY_PROOF_DIMS];
+    uint64_t             volume;
+    size_t               n_counts;
+    const uint64_t      *counts;
+    bool                 has_source;
+    bool                 is_tied; /* "source": NAME; its only box is the whole of that tensor */
+    size_t               n_boxes;
+    const fy_proof_box  *boxes; /* at least one; they tile the tensor */
+    const fy_proof_tree *tree;  /* of them; NULL: there is one */
 } fy_proof_entry;
 
 /* Where one side keeps a tensor. */
@@ -137,10 +140,11 @@ typedef struct fy_proof_tensor {
     const fy_proof_entry *entry;
     uint64_t              number;  /* row-major in the entry's counts */
     const uint32_t       *sources; /* tensor of each box; NULL: the tensor itself */
+    const uint32_t       *fed_by;  /* the same in ascending order */
     fy_proof_spot         spots[FY_PROOF_SIDES];
 } fy_proof_tensor;
 
-/* All zero before it is read. Everything in it lives until the cleanup. */
+/* All zero but looks before it is read. Everything in it lives until the cleanup. */
 typedef struct fy_proof_spec {
     fy_arena         arena;
     json_t          *json;
@@ -150,6 +154,7 @@ typedef struct fy_proof_spec {
     size_t           tensors_capacity;
     fy_proof_tensor *tensors;
     fy_index         by_name;
+    uint64_t        *looks; /* counts what is compared to find boxes; set by who reads it */
 } fy_proof_spec;
 
 ferry_status fy_proof_spec_read(const char *path, fy_proof_spec *spec, ferry_error *error);
@@ -160,8 +165,12 @@ bool fy_proof_spec_find(const fy_proof_spec *spec, const char *name, uint32_t *t
 /* Which tensor feeds box number box of a tensor. */
 uint32_t fy_proof_spec_source(const fy_proof_spec *spec, uint32_t tensor, size_t box);
 
+/* Whether it feeds some box of a tensor. */
+bool fy_proof_spec_is_fed_by(const fy_proof_spec *spec, uint32_t tensor, uint32_t source);
+
 /* The box of a tensor that holds a global element of it; hint is tried first. */
-size_t fy_proof_box_at(const fy_proof_entry *entry, const uint64_t *element, size_t hint);
+size_t fy_proof_box_at(const fy_proof_spec *spec, const fy_proof_entry *entry,
+                       const uint64_t *element, size_t hint);
 
 /* The place of a rank among the mesh's ranks in ascending order. */
 bool     fy_proof_mesh_find(const fy_proof_mesh *mesh, uint64_t rank, uint64_t *position_out);

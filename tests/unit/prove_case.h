@@ -67,7 +67,8 @@ static int tear_down(void **state)
 static ferry_status prove(uint64_t most_elements, ferry_proof *proof, ferry_error *error)
 {
     error->message[0] = '\0';
-    return fy_proof_run(path_of("spec.json"), path_of("plan.json"), most_elements, proof, error);
+    return fy_proof_run(path_of("spec.json"), path_of("plan.json"), most_elements, proof, NULL,
+                        error);
 }
 
 /* Both ways agree, and a failure says each of the words (separated by |). */

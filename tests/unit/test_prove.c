@@ -7,6 +7,8 @@
 
 #include "base/alloc.h"
 
+#include "support/spec.h"
+
 #include "prove_case.h"
 
 /*
@@ -356,6 +358,70 @@ static void test_key_order(void **state)
     expect("moves first", FERRY_OK, "");
 }
 
+/* ---- many boxes ---- */
+
+/* w is put together from n tensors of 2 x 2, below each other, beside each other, or in a square.
+ */
+static void write_fed(int n, const char *form)
+{
+    int         side = 1;
+    text_buffer text = {0};
+    while (side * side < n) {
+        side++;
+    }
+    bool is_rows = strcmp(form, "rows") == 0, is_columns = strcmp(form, "columns") == 0;
+    int  width = is_rows ? 1 : is_columns ? n : side;
+    text_printf(&text,
+                "{'format':'ferry.spec/1','tensors':[{'name':'s{0}','count':[%d],"
+                "'shape':[2,2],'dtype':'u8'},{'name':'w','shape':[%d,%d],'dtype':'u8',"
+                "'source':[",
+                n, 2 * (n / width), 2 * width);
+    for (int i = 0; i < n; i++) {
+        text_printf(&text, "%s{'tensor':'s%d','begin':[0,0],'shape':[2,2],'at':[%d,%d]}",
+                    i == 0 ? "" : ",", i, 2 * (i / width), 2 * (i % width));
+    }
+    text_printf(&text,
+                "]}],'source':{'mesh':[['tp',1]],'rules':[{'match':'*'}]},'destination':"
+                "{'mesh':[['tp',2]],'rules':[{'match':'s*','skip':true},"
+                "{'match':'*','shard':[{'dim':%d,'axis':'tp'}]}]}}",
+                is_columns);
+    write_json("spec.json", text.bytes);
+    ferry_plan *plan    = plan_of(text.bytes, NULL);
+    text_buffer printed = print_plan(plan);
+    write_bytes("plan.json", printed.bytes, printed.used);
+    ferry_plan_destroy(plan);
+    free(printed.bytes);
+    free(text.bytes);
+}
+
+static uint64_t count_looks(int n, const char *form, uint64_t most_elements)
+{
+    ferry_error error;
+    ferry_proof proof = FERRY_PROOF_INIT;
+    uint64_t    looks = 0;
+    write_fed(n, form);
+    must(fy_proof_run(path_of("spec.json"), path_of("plan.json"), most_elements, &proof, &looks,
+                      &error),
+         &error);
+    check_row(form, proof.n_moves == (uint64_t)n);
+    return looks;
+}
+
+/* Four times as many boxes cost about four times as much, however they lie. */
+static void test_growth_over_boxes(void **state)
+{
+    (void)state;
+    static const char *const forms[] = {"rows", "columns", "square"};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        for (int way = 0; way < 2; way++) {
+            uint64_t most = way == 0 ? FY_PROOF_SMALL_SHARD : 0;
+            uint64_t few  = count_looks(1024, forms[i], most),
+                     many = count_looks(4096, forms[i], most);
+            check_row(forms[i], few > 1024 && many < 6 * few && many < 4096 * 200);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -368,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_files_and_misuse),
         cmocka_unit_test(test_key_order),
+        cmocka_unit_test(test_growth_over_boxes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
