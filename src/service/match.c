@@ -109,6 +109,22 @@ static void sum_parts(const search *s, const fy_ends *ends, bool is_send, uint32
     }
 }
 
+static ferry_status fail_damaged(uint32_t rank, ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of rank %u is damaged", rank);
+}
+
+/* There are no values behind the last part, so nobody has tasks there. */
+static bool is_in_range(const search *s, const sums *theirs)
+{
+    for (uint64_t p = (s->last - s->first) / part_width(s) + 1; p < N_PARTS; p++) {
+        if (!is_zero(theirs->parts[p])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* One round: to the first part whose sum over all ranks is not zero; false if there is none. */
 static ferry_status narrow(ferry_world *world, const fy_registry *registry, search *s,
                            bool *found_out, ferry_error *error)
@@ -126,6 +142,9 @@ static ferry_status narrow(ferry_world *world, const fy_registry *registry, sear
     for (uint32_t r = 0; r < ferry_world_n_ranks(world); r++) {
         sums theirs;
         memcpy(&theirs, (const char *)all + r * sizeof theirs, sizeof theirs);
+        if (!is_in_range(s, &theirs)) {
+            return fail_damaged(r, error);
+        }
         for (int p = 0; p < N_PARTS; p++) {
             total.parts[p] = fy_hash128_add(total.parts[p], theirs.parts[p]);
         }
@@ -186,11 +205,13 @@ static ferry_status tell(ferry_world *world, uint32_t root, finding *finding_ino
     ferry_status status = ferry_world_broadcast(world, root, finding_inout, sizeof *finding_inout,
                                                 &bytes, &n_bytes, error);
     if (status == FERRY_OK && n_bytes != sizeof *finding_inout) {
-        status = fy_fail(error, FERRY_ERR_EXCHANGE, "the message of rank %u is damaged", root);
+        status = fail_damaged(root, error);
     }
     if (status == FERRY_OK) {
         memcpy(finding_inout, bytes, sizeof *finding_inout);
-        finding_inout->name[NAME_BYTES - 1] = '\0';
+        if (finding_inout->has > 1 || memchr(finding_inout->name, 0, NAME_BYTES) == NULL) {
+            status = fail_damaged(root, error);
+        }
     }
     return status;
 }
@@ -267,8 +288,21 @@ typedef struct comparison {
     fy_hash128 sum;
 } comparison;
 
+static bool is_whole(const summary *theirs)
+{
+    bool is_digest = theirs->plan[DIGEST_BYTES - 1] == '\0';
+    for (int i = 0; i < DIGEST_BYTES - 1; i++) {
+        char c    = theirs->plan[i];
+        is_digest = is_digest && ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'));
+    }
+    return theirs->has_plan == 0 || (theirs->has_plan == 1 && is_digest);
+}
+
 static ferry_status compare(comparison *c, uint32_t rank, const summary *theirs, ferry_error *error)
 {
+    if (!is_whole(theirs)) {
+        return fail_damaged(rank, error);
+    }
     if (rank == 0) {
         c->first = *theirs;
     }
@@ -300,7 +334,7 @@ static ferry_status compare_all(const fy_votes *votes, bool *match_out, ferry_er
         summary     theirs;
         const void *bytes = fy_votes_next(votes, rank, &at, &n_bytes);
         if (n_bytes != sizeof theirs) {
-            return fy_fail(error, FERRY_ERR_EXCHANGE, "the message of rank %u is damaged", rank);
+            return fail_damaged(rank, error);
         }
         memcpy(&theirs, bytes, sizeof theirs);
         status = compare(&c, rank, &theirs, error);
