@@ -49,7 +49,8 @@ typedef struct fy_region {
     /*
      * With a flat cut on top, the owners of a shared piece have it at different places of different
      * flat parts, so they are no replicas of each other. Then each destination part takes it from
-     * one owner: the part of its own number if that is one, and source cells are parts.
+     * one owner: the part of its own number if that is one, and source cells are parts. What the
+     * receivers have themselves is looked for later: see plan/flat.c.
      */
     bool one_owner;
 } fy_region;

@@ -1,7 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
  * Flat cuts divide boxes along the row-major order of the shards that they cut. Where the owners of
- * a shared piece are cut flat, one of them is asked for it (see fy_region); if no rank is left that
+ * a shared piece are cut flat, one of them is asked for it: one whose part of a box a rank of the
+ * destination cell holds itself, else that of a fixed rule (see fy_region); if no rank is left that
  * has its part of a box, the others are.
  */
 #include "plan/flat.h"
@@ -217,6 +218,119 @@ static bool ask_others(fy_flat_cut *cut)
     return complete;
 }
 
+/* What the destination's own ranks hold. */
+
+bool fy_flat_has_choice(const fy_routes *routes, const fy_route *route)
+{
+    const fy_holders *src = route->view->holders, *dst = fy_route_dst_holders(routes, route);
+    bool              is_shared = false;
+    for (uint32_t d = 0; d < route->n_dims; d++) {
+        is_shared = is_shared || fy_split_is_shared(source_split(routes, route, d));
+    }
+    return is_shared && routes->problem->placements[route->src].layout.n_flat != 0 &&
+           src->first_rank <= dst->last_rank && dst->first_rank <= src->last_rank;
+}
+
+/* In order of ranks; of the replicas of a large cell, which want the same, the first ones'. */
+static void list_own_cells(fy_flat_cut *cut, uint32_t dst)
+{
+    const fy_holders *from = cut->route->view->holders;
+    const fy_holders *to   = fy_route_dst_holders(cut->routes, cut->route);
+    for (uint32_t i = to->cell_begin[dst]; i < to->cell_begin[dst + 1]; i++) {
+        uint32_t slot = fy_holders_find(from, to->rank[i]), k = 0;
+        while (slot != FY_NO_SLOT && k < cut->n_own && cut->own[k] != from->cell[slot]) {
+            k++;
+        }
+        if (slot != FY_NO_SLOT && k == cut->n_own) {
+            cut->own[cut->n_own++] = from->cell[slot];
+        }
+        if (cut->n_own == FY_MOST_OWN_CELLS) {
+            return;
+        }
+    }
+}
+
+/* Where an atom, which lies in one piece per dimension, begins in a cell's shard; false: it has
+ * another owner. */
+static bool find_in_cell(const fy_flat_cut *cut, uint32_t cell, const fy_atom *atom,
+                         uint64_t at_out[FY_MAX_DIMS])
+{
+    const fy_route *route = cut->route;
+    for (uint32_t d = 0; d < route->n_dims; d++) {
+        const fy_split *split = source_split(cut->routes, route, d);
+        const fy_piece *piece = piece_at(split, atom->src_global[d]);
+        uint32_t        part  = cell / route->cell_weight[d] % route->overlap[d]->n_src_cells;
+        if (part < piece->part || part - piece->part >= piece->n_owners) {
+            return false;
+        }
+        at_out[d] = fy_split_local(split, part, atom->src_global[d]);
+    }
+    return true;
+}
+
+/* The parts of an atom in [begin, end) of a cell's shard; owned: they come from there. */
+static bool clip_range(fy_flat_cut *cut, const fy_atom *atom, const uint64_t *at,
+                       const uint64_t *shape, uint64_t begin, uint64_t end, const uint32_t *owned)
+{
+    fy_box   boxes[FY_MAX_RANGE_BOXES];
+    uint32_t n_dims = cut->route->n_dims;
+    size_t   n      = fy_range_boxes(shape, n_dims, begin, end, boxes);
+    cut->boxes.n_steps += n;
+    for (size_t i = 0; i < n; i++) {
+        fy_atom part;
+        if (!clip(atom, at, &boxes[i], n_dims, &part)) {
+            continue;
+        }
+        for (uint32_t d = 0; owned != NULL && d < n_dims; d++) {
+            part.src_begin[d] = at[d] + (part.src_global[d] - atom->src_global[d]);
+        }
+        part.cell = owned == NULL ? part.cell : *owned;
+        if (!fy_atoms_push(owned == NULL ? &cut->next : &cut->boxes, &part)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What a cell has of the rest comes from it, and is no rest any more. */
+static bool take_from_cell(fy_flat_cut *cut, uint32_t cell)
+{
+    uint64_t shape[FY_MAX_DIMS], at[FY_MAX_DIMS], begin, end;
+    uint64_t n_elements = shape_of_cell(cut->routes, cut->route, cell, shape);
+    bool     complete   = true;
+    cut->next.n_items   = 0;
+    fy_layout_flat_range(cut->src, cell % cut->src->n_flat, n_elements, &begin, &end);
+    for (size_t i = 0; complete && i < cut->rest.n_items; i++) {
+        const fy_atom *atom = &cut->rest.items[i];
+        complete            = !find_in_cell(cut, cell, atom, at)
+                                  ? fy_atoms_push(&cut->next, atom)
+                                  : clip_range(cut, atom, at, shape, 0, begin, NULL) &&
+                             clip_range(cut, atom, at, shape, begin, end, &cell) &&
+                             clip_range(cut, atom, at, shape, end, n_elements, NULL);
+    }
+    fy_atoms taken = cut->rest;
+    cut->rest      = cut->next;
+    cut->next      = taken;
+    return complete;
+}
+
+static bool take_own(fy_flat_cut *cut, const fy_atom *atom)
+{
+    if (cut->n_own == 0) {
+        return cut_by_source(cut, atom);
+    }
+    cut->rest.n_items = 0;
+    bool complete =
+        fy_atoms_push(&cut->rest, atom) && cut_at_pieces(cut->routes, cut->route, &cut->rest);
+    for (uint32_t k = 0; complete && k < cut->n_own; k++) {
+        complete = take_from_cell(cut, cut->own[k]);
+    }
+    for (size_t i = 0; complete && i < cut->rest.n_items; i++) {
+        complete = cut_by_source(cut, &cut->rest.items[i]);
+    }
+    return complete;
+}
+
 void fy_flat_cut_init(fy_flat_cut *cut, const fy_routes *routes, const fy_route *route,
                       uint32_t dst, fy_atoms *atoms)
 {
@@ -231,6 +345,10 @@ void fy_flat_cut_init(fy_flat_cut *cut, const fy_routes *routes, const fy_route 
         fy_route_shard(routes, route, route->dst, route->dst_pad, cut->dst_parts, cut->dst_shape);
     fy_layout_flat_range(cut->dst, cut->dst_parts[route->n_dims], n_elements, &cut->dst_begin,
                          &cut->dst_end);
+    if (fy_flat_has_choice(routes, route)) {
+        list_own_cells(cut, dst);
+    }
+    cut->has_new_owners = cut->n_own > 0;
 }
 
 void fy_flat_cut_only(fy_flat_cut *cut, uint32_t cell)
@@ -246,7 +364,7 @@ void fy_flat_cut_only(fy_flat_cut *cut, uint32_t cell)
 static bool cut_by_destination(fy_flat_cut *cut, const fy_atom *atom)
 {
     if (cut->dst->n_flat == 0) {
-        return cut_by_source(cut, atom);
+        return take_own(cut, atom);
     }
     fy_box boxes[FY_MAX_RANGE_BOXES];
     bool   complete = true;
@@ -255,7 +373,7 @@ static bool cut_by_destination(fy_flat_cut *cut, const fy_atom *atom)
     for (size_t i = 0; complete && i < n; i++) {
         fy_atom part;
         complete = !clip(atom, atom->dst_begin, &boxes[i], cut->route->n_dims, &part) ||
-                   cut_by_source(cut, &part);
+                   take_own(cut, &part);
     }
     return complete;
 }
@@ -287,6 +405,8 @@ void fy_flat_cut_end(fy_flat_cut *cut)
     cut->atoms->n_steps += cut->boxes.n_steps;
     fy_atoms_cleanup(&cut->boxes);
     fy_atoms_cleanup(&cut->orphans);
+    fy_atoms_cleanup(&cut->rest);
+    fy_atoms_cleanup(&cut->next);
 }
 
 /* The flat part of the cell that has an element, given the parts of its dimensions. */

@@ -4,6 +4,9 @@
 
 #include "plan/route.h"
 
+/* Source cells of a destination cell's own ranks that are looked at. */
+enum { FY_MOST_OWN_CELLS = 32 };
+
 /* What the flat cuts of both sides need to know about the atoms of one destination cell. */
 typedef struct fy_flat_cut {
     const fy_routes *routes;
@@ -15,6 +18,10 @@ typedef struct fy_flat_cut {
     uint64_t         dst_begin, dst_end;
     fy_atoms         boxes;   /* scratch: the parts of one box */
     fy_atoms         orphans; /* scratch: those whose source cell has no holder */
+    fy_atoms         rest;    /* scratch: what none of the destination's own ranks has */
+    fy_atoms         next;
+    uint32_t         own[FY_MOST_OWN_CELLS]; /* source cells of ranks of the destination cell */
+    uint32_t         n_own;
     bool             has_new_owners;
     bool             one_part; /* only what this flat part of the source has */
     uint32_t         part;
@@ -23,6 +30,8 @@ typedef struct fy_flat_cut {
 
 void fy_flat_cut_init(fy_flat_cut *cut, const fy_routes *routes, const fy_route *route,
                       uint32_t dst, fy_atoms *atoms);
+/* Whether a rank may hold at the source, in another owner's place, what it wants of the route. */
+bool fy_flat_has_choice(const fy_routes *routes, const fy_route *route);
 /* Leaves out what other flat parts than that of a source cell have. */
 void fy_flat_cut_only(fy_flat_cut *cut, uint32_t cell);
 /* Adds the parts of a box that the flat cuts make; false: no memory. */

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/glob.h"
 #include "base/sort.h"
+#include "plan/flat.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -417,8 +418,8 @@ static ferry_status list_irregular(fy_routes *routes, fy_route *route, ferry_err
     if (status == FERRY_OK && !complete) {
         status = fy_fail_no_memory(error, "the touches of flat shards");
     }
-    if (status == FERRY_OK && !has_all_holders(route)) {
-        fy_free(route->touch_atoms); /* what has no holder was taken from other cells */
+    if (status == FERRY_OK && (!has_all_holders(route) || fy_flat_has_choice(routes, route))) {
+        fy_free(route->touch_atoms); /* owners were chosen, so a cell's atoms depend on others */
         route->touch_atoms = NULL;
     }
     notes_cleanup(&n);

@@ -207,7 +207,7 @@ ferry_status fy_route_list_atoms(const fy_routes *routes, const fy_route *route,
                                  fy_atoms *atoms, ferry_error *error);
 /*
  * Only those of one source cell, in the same order; index[i] is where atom i stands among all. The
- * others are not visited, unless flat parts without holders are taken from elsewhere.
+ * others are not visited, unless owners of flat parts are chosen.
  */
 ferry_status fy_route_list_cell_atoms(const fy_routes *routes, const fy_route *route, uint32_t cell,
                                       uint32_t dst, fy_atoms *atoms, uint64_t **index_inout,

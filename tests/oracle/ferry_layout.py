@@ -8,6 +8,7 @@ The words: a *cut* is what one shard entry makes of one dimension (a list of glo
 part), a *shard* is what one rank holds of one tensor, a *placement* is the shards of all holders.
 """
 
+import itertools
 import math
 import re
 from functools import lru_cache
@@ -493,6 +494,13 @@ class Model:
         if name not in self._masks:
             self._masks[name] = self.at_source(name).holder_masks()
         return self._masks[name]
+
+    def has_flat_over_shared(self, name):
+        """Whether elements have several holders at the source that cut different shards flat."""
+        cuts = {tuple(map(tuple, shard.axes)) for shard in self.at_source(name).shards.values()
+                if shard.flat is not None}
+        return any(all(set(x) & set(y) for x, y in zip(a, b))
+                   for a, b in itertools.combinations(cuts, 2))
 
     def wanted(self, subset=None):
         """The tensors that some destination rank wants, in spec order."""

@@ -363,8 +363,18 @@ class PlanChecker:
             masks = self.model.source_masks(move.source.name)
             if any(
                 masks[offset] >> move.record["to"] & 1 for offset in move.sender.global_offsets()
-            ):
+            ) and not self._may_be_sent_its_own(move):
                 self.complain("%s: the receiver holds some of it itself", move.label)
+
+    def _may_be_sent_its_own(self, move):
+        """Replicas of a shard may hold its bytes at different places of flat shards: see the
+        layout algebra, section 8. They take the same moves, by what the first of them has."""
+        if not self.model.has_flat_over_shared(move.source.name):
+            return False
+        shards = self.model.at_destination(move.tensor.name).shards
+        own = shards[move.record["to"]]
+        return any(rank != move.record["to"] and (shard.axes, shard.flat) == (own.axes, own.flat)
+                   for rank, shard in shards.items())
 
     def check_sums(self):
         sent, received, local = Counter(), Counter(), Counter()

@@ -503,6 +503,44 @@ def random_spec(seed, stack_dims=False):
     return first_valid(random.Random(seed), lambda rng: draw_spec(rng, stack_dims))
 
 
+def draw_flat_shared(rng):
+    """Blocks that neighbours share, cut flat on top: owners have one element at several places."""
+    parts, flat = rng.choice([2, 2, 3, 4, 6]), rng.choice([1, 2, 2, 3])
+    sizes = [rng.randint(1, 12) for _ in range(rng.randint(1, 3))]
+    blocks = [[size, rng.choice([k for k in divisors(parts) if k < parts])] for size in sizes]
+    blocks.insert(rng.randint(0, len(blocks)), rng.randint(1, 12))
+    rows = sum(block if isinstance(block, int) else block[0] for block in blocks)
+    shape = [rows] + [rng.randint(1, 4) for _ in range(rng.choice([0, 1, 1, 2]))]
+    dim = rng.randint(0, len(shape) - 1)
+    shape[0], shape[dim] = shape[dim], shape[0]
+    mesh = [["tp", parts], ["cp", flat]]
+    rng.shuffle(mesh)
+    source = {"mesh": mesh, "rules": [{"match": "*", "flat": {"axis": "cp"}, "shard": [
+        {"dim": dim, "axis": "tp", "blocks": blocks}]}]}
+    return {"format": "ferry.spec/1",
+            "tensors": [{"name": "w", "shape": shape, "dtype": rng.choice(["u8", "bf16", "f32"])}],
+            "source": source, "destination": draw_flat_shared_target(rng, shape, source)}
+
+
+def draw_flat_shared_target(rng, shape, source):
+    """On the same ranks or some of them; now and then with replicas."""
+    ranks = math.prod(size for _, size in source["mesh"])
+    tp, dp = rng.randint(1, ranks), rng.choice([1, 1, 1, 2])
+    rule = {"match": "*"}
+    kind = rng.random()
+    if kind < 0.5:
+        rule["shard"] = [{"dim": rng.randint(0, len(shape) - 1), "axis": "tp"}]
+    elif kind < 0.8:
+        rule["flat"] = {"axis": "tp"}
+    elif kind < 0.9:
+        return {"mesh": source["mesh"], "rules": source["rules"]}
+    return {"mesh": [["dp", dp], ["tp", tp]], "first_rank": rng.choice([0, 0, 1]), "rules": [rule]}
+
+
+def random_flat_shared_spec(seed):
+    return first_valid(random.Random(seed), draw_flat_shared)
+
+
 def grown_pair(seed):
     """Two specs: the second has more destination ranks along a slowest axis that replicates."""
     rng = random.Random(seed)

@@ -279,12 +279,15 @@ def spec_of(seed, arguments):
         return json.loads(Path(arguments.spec).read_text(encoding="utf-8"))
     if arguments.balance:
         return spec_random.random_balance_spec(seed)
+    if arguments.flat_shared:
+        return spec_random.random_flat_shared_spec(seed)
     return spec_random.random_spec(seed, arguments.stack_dims)
 
 
 def report(seed, policy, failure, arguments):
     options = ["--ferry", arguments.ferry, "--seed", str(seed), "--count", "1", "--policy", policy]
     options += ["--balance"] * arguments.balance + ["--stack-dims"] * arguments.stack_dims
+    options += ["--flat-shared"] * arguments.flat_shared
     options += ["--spec", arguments.spec] if arguments.spec else []
     options += ["--shards", arguments.shards] if arguments.shards else []
     print("FAILED seed %d, policy %s\n%s" % (seed, policy, failure))
@@ -319,6 +322,8 @@ def parse_arguments():
                         help="larger tensors; compare the busiest sender with the exact bound")
     parser.add_argument("--stack-dims", action="store_true",
                         help="also source boxes that add or drop leading dimensions")
+    parser.add_argument("--flat-shared", action="store_true",
+                        help="a source that cuts shared blocks flat")
     parser.add_argument(
         "--keep-going", action="store_true", help="do not stop at the first failure"
     )
