@@ -163,6 +163,9 @@ FERRY_API void ferry_world_leave(ferry_world *world, const char *reason);
 FERRY_API uint32_t ferry_world_rank(const ferry_world *world);
 FERRY_API uint32_t ferry_world_n_ranks(const ferry_world *world);
 
+/* How long a rank may show no sign of life, in seconds; 0 for NULL. A shrunk world has the same. */
+FERRY_API double ferry_world_deadline(const ferry_world *world);
+
 /* 0 for a new world; a shrunk one has one more than the world it was made from. */
 FERRY_API uint32_t ferry_world_epoch(const ferry_world *world);
 

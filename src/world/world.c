@@ -273,6 +273,11 @@ uint32_t ferry_world_n_ranks(const ferry_world *world)
     return world == NULL ? 0 : world->n_ranks;
 }
 
+double ferry_world_deadline(const ferry_world *world)
+{
+    return world == NULL ? 0 : (double)world->settings.deadline_ns / 1e9;
+}
+
 uint32_t ferry_world_epoch(const ferry_world *world)
 {
     return world == NULL ? 0 : world->epoch;

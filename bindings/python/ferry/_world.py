@@ -6,7 +6,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
 from . import _ferry, _publish
 from ._errors import Error, InvalidInput, is_on_all
@@ -30,16 +30,34 @@ def world() -> "World":
     return _default
 
 
-def init(group: Any = None, **options: Any) -> "World":
+def init(
+    group: Any = None,
+    *,
+    secret: Optional[str] = None,
+    deadline: float = 0.0,
+    entry_limit: float = 0.0,
+    join_limit: float = 0.0,
+    nodes: Optional[str] = None,
+    host: Optional[str] = None,
+) -> "World":
     """Makes the world of this process, and makes it the one that :func:`world` returns.
 
     Collective. The ranks are those of ``group``, a group of torch.distributed, or else of its
     default group if that is initialised, or else of the environment (``RANK``, ``WORLD_SIZE`` and
-    what torchrun, mpirun, srun and ``ferry launch`` set), or else this process alone. ``options``
-    are those of a world: ``secret``, ``deadline``, ``entry_limit``, ``join_limit`` (seconds),
-    ``nodes`` and ``host``.
+    what torchrun, mpirun, srun and ``ferry launch`` set), or else this process alone.
+
+    ``secret`` is what ranks prove to each other; ``deadline`` how many seconds a rank may show no
+    sign of life, ``entry_limit`` how long calls wait for a rank that does not come, and
+    ``join_limit`` how long this one waits for the next rank; ``nodes`` is how many ranks each node
+    is taken to have (``"4,4"``), ``host`` the address that others reach this process at. What is
+    not given is as ``FERRY_SECRET``, ``FERRY_DEADLINE`` and their kin say.
     """
     global _default, _owner
+    given: Dict[str, Any] = {
+        "secret": secret, "deadline": deadline, "entry_limit": entry_limit,
+        "join_limit": join_limit, "nodes": nodes, "host": host,
+    }  # fmt: skip
+    options = {name: value for name, value in given.items() if value not in (None, 0.0)}
     if _default is not None and not _default.closed and _owner == os.getpid():
         if group is None and not options:
             return _default
@@ -55,7 +73,7 @@ def _make(group: Any, options: Any) -> "World":
     if group is None and not (
         distributed is not None and distributed.is_available() and distributed.is_initialized()
     ):
-        if _described_by_environment():
+        if described_by_environment():
             return _ferry.world_from_environment(**options)
         return _ferry.world_of_threads(1, **options)[0]
     from ._exchange import TorchExchange
@@ -63,7 +81,8 @@ def _make(group: Any, options: Any) -> "World":
     return _ferry.world_from_exchange(TorchExchange(group), **options)
 
 
-def _described_by_environment() -> bool:
+def described_by_environment() -> bool:
+    """Whether a launcher says that this process is one of several ranks."""
     names = ("RANK", "FERRY_RENDEZVOUS", "PMIX_RANK")
     if any(name in os.environ for name in names):
         return True
@@ -83,7 +102,7 @@ def leave_failed(world: Optional["World"], error: Optional[BaseException]) -> No
         world.check()
     except Error:
         return  # it has failed, which all know
-    world._quit(f"its program raised {type(error).__name__}: {error}")
+    world._leave(f"its program raised {type(error).__name__}: {error}")
 
 
 def shutdown() -> None:

@@ -155,37 +155,52 @@ static PyObject *open_handle(PyObject *self, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-static ferry_status end(fp_mixed *own, ferry_error *error)
+/* What was not shut down before is by this. */
+static void destroy(fp_mixed *own)
 {
     ferry_mixed_comm *comm = own->comm;
     own->comm              = NULL;
     PyThreadState *state   = PyEval_SaveThread();
-    ferry_status   status  = ferry_mixed_comm_shutdown(comm, error);
     ferry_mixed_comm_destroy(comm);
     PyEval_RestoreThread(state);
     if (own->lender != NULL) {
         ((fp_service *)own->lender)->n_lent--;
     }
-    return status;
 }
 
+typedef struct shutting {
+    ferry_mixed_comm *comm;
+    bool              was_called;
+} shutting;
+
+static ferry_status call_shut_down(void *context, ferry_error *error)
+{
+    shutting *s   = context;
+    s->was_called = true;
+    return ferry_mixed_comm_shutdown(s->comm, error);
+}
+
+/* It waits for the other ranks, so Ctrl-C ends it, and the world, as in a call. */
 static PyObject *shut_down(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    fp_mixed   *own = (fp_mixed *)self;
-    ferry_error error;
+    fp_mixed *own = (fp_mixed *)self;
     if (own->comm == NULL || !fp_is_own(&own->use)) {
         Py_RETURN_NONE;
     }
     if (!fp_enter(&own->use, true)) {
         return NULL;
     }
-    ferry_status status = end(own, &error);
-    fp_leave(&own->use);
-    if (status != FERRY_OK) {
-        return fp_raise(status, error.message);
+    shutting s    = {.comm = own->comm};
+    bool     good = fp_block(own->world, call_shut_down, &s);
+    if (s.was_called) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        destroy(own);
+        PyErr_Restore(type, value, trace);
     }
-    Py_RETURN_NONE;
+    fp_leave(&own->use);
+    return good ? (Py_INCREF(Py_None), Py_None) : NULL;
 }
 
 /* The program ends, and with it the handle: to shut it down would be to wait for other ranks. */
@@ -201,13 +216,24 @@ static void dealloc(PyObject *self)
     fp_mixed     *own  = (fp_mixed *)self;
     PyTypeObject *type = Py_TYPE(self);
     freefunc      free = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    PyObject_GC_UnTrack(self);
     if (own->comm != NULL && fp_is_own(&own->use)) {
-        end(own, NULL);
+        destroy(own);
     }
     Py_XDECREF(own->world_object);
     Py_XDECREF(own->lender);
     free(self);
     Py_DECREF(type);
+}
+
+/* A service that was lent its transport holds tensors, whose attributes may hold the handler. */
+static int traverse(PyObject *self, visitproc visit, void *arg)
+{
+    const fp_mixed *own = (fp_mixed *)self;
+    Py_VISIT(own->world_object);
+    Py_VISIT(own->lender);
+    FP_VISIT_TYPE(self);
+    return 0;
 }
 
 /* The parts of making. */
@@ -646,11 +672,13 @@ bool fp_add_mixed(PyObject *module)
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
         {Py_tp_dealloc, (void *)dealloc},
+        {Py_tp_traverse, (void *)traverse},
         {0, NULL},
     };
     static PyType_Spec spec = {.name      = "ferry._ferry.MixedComm",
                                .basicsize = sizeof(fp_mixed),
-                               .flags     = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-                               .slots     = slots};
+                               .flags =
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+                               .slots = slots};
     return fp_add_type(module, &spec) != NULL;
 }

@@ -55,17 +55,6 @@ void fp_service_forget(fp_service *own)
 
 /* Making. */
 
-/* An interrupted run may use half of what a world allows a silent rank. */
-static double find_patience(void)
-{
-    enum { DEADLINE_SECONDS = 10 };
-    const char *text    = getenv("FERRY_DEADLINE");
-    char       *end     = NULL;
-    double      seconds = text == NULL ? 0 : strtod(text, &end);
-    bool        good    = seconds > 0 && seconds < 86400 && (*end == '\0' || strcmp(end, "s") == 0);
-    return (good ? seconds : DEADLINE_SECONDS) / 2;
-}
-
 static PyObject *wrap(ferry_service *service, PyObject *world)
 {
     fp_service *own = PyObject_GC_New(fp_service, fp_service_type);
@@ -79,7 +68,7 @@ static PyObject *wrap(ferry_service *service, PyObject *world)
     own->service  = service;
     own->world    = world;
     own->raw      = ((fp_world *)world)->world;
-    own->patience = find_patience();
+    own->patience = ferry_world_deadline(own->raw) / 2;
     ferry_service_set_progress(service, fp_service_progress, own);
     PyObject_GC_Track((PyObject *)own);
     return (PyObject *)own;
@@ -371,6 +360,13 @@ static PyObject *ledger_bytes(PyObject *self, void *unused)
     return PyLong_FromUnsignedLongLong(ferry_ledger_bytes(((fp_ledger *)self)->ledger));
 }
 
+static PyObject *ledger_repr(PyObject *self)
+{
+    return PyUnicode_FromFormat(
+        "<ferry.Ledger, %llu bytes in place>",
+        (unsigned long long)ferry_ledger_bytes(((fp_ledger *)self)->ledger));
+}
+
 static void ledger_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
@@ -441,6 +437,13 @@ static PyObject *memory_address(PyObject *self, void *unused)
     return PyLong_FromVoidPtr(((fp_memory *)self)->buffer.base);
 }
 
+static PyObject *memory_repr(PyObject *self)
+{
+    const fp_memory *own = (fp_memory *)self;
+    return PyUnicode_FromFormat("<memory of ferry, %llu bytes at %p>",
+                                (unsigned long long)own->buffer.bytes, own->buffer.base);
+}
+
 static PyObject *memory_bytes(PyObject *self, void *unused)
 {
     (void)unused;
@@ -506,6 +509,11 @@ static PyObject *finalize(PyObject *self, PyObject *args)
     int         quickly = 0;
     if (!PyArg_ParseTuple(args, "p", &quickly) || !fp_enter(&own->use, !own->is_finalized)) {
         return NULL;
+    }
+    if (own->n_lent != 0 && !quickly) {
+        fp_leave(&own->use);
+        return fp_raise(FERRY_ERR_MISUSE, "a handler of mixed collectives uses the service's "
+                                          "transport: shut it down before finalize()");
     }
     bool open = ((fp_world *)own->world)->world != NULL;
     if (open && !fp_enter(world_use(own), true)) {
@@ -610,7 +618,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 static int clear(PyObject *self)
 {
     fp_service *own = (fp_service *)self;
-    if (!own->is_abandoned) {
+    if (!own->is_abandoned && own->n_lent == 0) { /* who was lent its transport goes first */
         end_service(own);
     }
     return 0;
@@ -636,6 +644,24 @@ static PyObject *get_initialized(PyObject *self, void *unused)
     (void)unused;
     const fp_service *own = (fp_service *)self;
     return PyBool_FromLong(own->use.is_replaced || ferry_service_initialized(own->service));
+}
+
+/* Tests do not wait for half of a deadline that slow ranks keep. */
+static PyObject *get_patience(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyFloat_FromDouble(((fp_service *)self)->patience);
+}
+
+static int set_patience(PyObject *self, PyObject *value, void *unused)
+{
+    (void)unused;
+    double seconds = value == NULL ? -1 : PyFloat_AsDouble(value);
+    if (!PyErr_Occurred() && !(seconds >= 0)) {
+        return fp_raise_int(FERRY_ERR_INVALID_INPUT, "patience is a number of seconds");
+    }
+    ((fp_service *)self)->patience = seconds;
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static PyMethodDef methods[] = {
@@ -703,15 +729,16 @@ static PyGetSetDef properties[] = {
     {"n_pes", get_n_pes, NULL, "How many ranks there are.", NULL},
     {"version", get_version, NULL, "The newest version that is whole on all ranks.", NULL},
     {"initialized", get_initialized, NULL, "Between init and finalize.", NULL},
+    {"patience", get_patience, set_patience, "Seconds that a cancelled run has to end.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyTypeObject *add_plain(PyObject *module, const char *name, const char *doc, int bytes,
-                               destructor end, PyMethodDef *functions, PyGetSetDef *numbers)
+                               destructor end, reprfunc repr, PyGetSetDef *numbers)
 {
     PyType_Slot slots[] = {
         {Py_tp_doc, (void *)doc}, {Py_tp_new, (void *)fp_refuse_new}, {Py_tp_dealloc, (void *)end},
-        {Py_tp_getset, numbers},  {Py_tp_methods, functions},         {0, NULL},
+        {Py_tp_getset, numbers},  {Py_tp_repr, (void *)repr},         {0, NULL},
     };
     PyType_Spec spec = {
         .name = name, .basicsize = bytes, .flags = Py_TPFLAGS_DEFAULT, .slots = slots};
@@ -740,11 +767,10 @@ static PyTypeObject *add_service_type(PyObject *module)
 
 bool fp_add_service(PyObject *module)
 {
-    static PyMethodDef no_methods[] = {{NULL, NULL, 0, NULL}};
-    static PyGetSetDef of_memory[]  = {
-         {"address", memory_address, NULL, "Where it begins.", NULL},
-         {"bytes", memory_bytes, NULL, "How long it is.", NULL},
-         {NULL, NULL, NULL, NULL, NULL},
+    static PyGetSetDef of_memory[] = {
+        {"address", memory_address, NULL, "Where it begins.", NULL},
+        {"bytes", memory_bytes, NULL, "How long it is.", NULL},
+        {NULL, NULL, NULL, NULL, NULL},
     };
     static PyGetSetDef of_ledger[] = {
         {"bytes", ledger_bytes, NULL, "Bytes that are in place.", NULL},
@@ -761,11 +787,11 @@ bool fp_add_service(PyObject *module)
     memory_type =
         add_plain(module, "ferry._ferry.Memory",
                   FP_DOC("Memory()", "Memory that other ranks reach best, which alloc() returns."),
-                  sizeof(fp_memory), memory_dealloc, no_methods, of_memory);
+                  sizeof(fp_memory), memory_dealloc, memory_repr, of_memory);
     ledger_type = add_plain(
-        module, "ferry._ferry.Ledger",
+        module, "ferry.Ledger",
         FP_DOC("Ledger()", "What a run that failed has brought, which take_ledger() returns."),
-        sizeof(fp_ledger), ledger_dealloc, no_methods, of_ledger);
+        sizeof(fp_ledger), ledger_dealloc, ledger_repr, of_ledger);
     return fp_service_type != NULL && memory_type != NULL && ledger_type != NULL &&
            fp_add_functions(module, functions) && fp_add_service_run(module);
 }

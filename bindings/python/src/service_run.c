@@ -482,6 +482,16 @@ static int request_clear(PyObject *self)
     return 0;
 }
 
+/* Of an end that is known; nothing is asked. */
+static PyObject *request_repr(PyObject *self)
+{
+    const fp_request *own = (fp_request *)self;
+    return PyUnicode_FromString(own->is_done ? "<ferry.Request, ended>"
+                                : fp_is_own(&own->service->use)
+                                    ? "<ferry.Request, under way>"
+                                    : "<ferry.Request of another process>");
+}
+
 bool fp_add_service_run(PyObject *module)
 {
     static PyMethodDef methods[] = {
@@ -502,12 +512,13 @@ bool fp_add_service_run(PyObject *module)
         {Py_tp_new, (void *)fp_refuse_new},
         {Py_tp_methods, methods},
         {Py_tp_getset, properties},
+        {Py_tp_repr, (void *)request_repr},
         {Py_tp_dealloc, (void *)request_dealloc},
         {Py_tp_traverse, (void *)request_traverse},
         {Py_tp_clear, (void *)request_clear},
         {0, NULL},
     };
-    static PyType_Spec spec = {.name      = "ferry._ferry.Request",
+    static PyType_Spec spec = {.name      = "ferry.Request",
                                .basicsize = sizeof(fp_request),
                                .flags     = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                .slots     = slots};

@@ -113,9 +113,8 @@ static PyObject *from_file(PyObject *module, PyObject *args, PyObject *kwargs)
     static char *names[] = {"path", "rank", "size", OPTION_NAMES, NULL};
     making       m       = {.options = default_options()};
     PyObject    *path    = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&II|" OPTION_FORMAT, names,
-                                     PyUnicode_FSConverter, &path, &m.rank, &m.n_ranks,
-                                     OPTION_PLACES(m.options))) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&II|" OPTION_FORMAT, names, fp_path_bytes,
+                                     &path, &m.rank, &m.n_ranks, OPTION_PLACES(m.options))) {
         return NULL;
     }
     m.path         = PyBytes_AsString(path);
@@ -367,7 +366,11 @@ static PyObject *shrink(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     fp_leave(&((fp_world *)self)->use);
-    return wrap(c.smaller);
+    PyObject *made = wrap(c.smaller);
+    if (made != NULL) {
+        ((fp_world *)made)->is_thread = ((fp_world *)self)->is_thread;
+    }
+    return made;
 }
 
 /* From any thread, also while another one waits in a call. */
@@ -431,32 +434,20 @@ static PyObject *close_world(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* At the end of the program, with whatever stands on the world: see ferry_world_leave. */
-static PyObject *leave_for_good(PyObject *self, PyObject *unused)
+/* With whatever stands on the world, at the end of a program or for a reason: see
+ * ferry_world_leave. */
+static PyObject *leave_for_good(PyObject *self, PyObject *args)
 {
-    (void)unused;
-    fp_world *own      = (fp_world *)self;
-    bool      is_there = own->world != NULL && !own->use.is_replaced && fp_is_own(&own->use);
-    if (is_there && !own->is_thread) {
+    fp_world   *own    = (fp_world *)self;
+    const char *reason = NULL;
+    if (!PyArg_ParseTuple(args, "|z", &reason)) {
+        return NULL;
+    }
+    if (own->world != NULL && !own->use.is_replaced && fp_is_own(&own->use)) {
         Py_BEGIN_ALLOW_THREADS
-        ferry_world_leave(own->world, NULL);
+        ferry_world_leave(own->world, reason);
         Py_END_ALLOW_THREADS
     }
-    Py_RETURN_NONE;
-}
-
-/* Of a program that goes on, and takes part in nothing any more: see ferry_world_leave. */
-static PyObject *quit(PyObject *self, PyObject *args)
-{
-    const char *reason;
-    if (!PyArg_ParseTuple(args, "s", &reason)) {
-        return NULL;
-    }
-    ferry_world *world = read_world(self);
-    if (world == NULL) {
-        return NULL;
-    }
-    ferry_world_leave(world, reason);
     Py_RETURN_NONE;
 }
 
@@ -519,11 +510,9 @@ bool fp_add_world(PyObject *module)
                 "Ends the world on every rank, with a reason.")},
         {"check", check, METH_NOARGS,
          FP_DOC("check($self, /)", "Raises why the world has failed, if it has.")},
-        {"_leave", leave_for_good, METH_NOARGS,
-         FP_DOC("_leave($self, /)", "Leaves it as the program ends.")},
-        {"_quit", quit, METH_VARARGS,
-         FP_DOC("_quit($self, reason, /)",
-                "Takes part in nothing any more: others go on without.")},
+        {"_leave", leave_for_good, METH_VARARGS,
+         FP_DOC("_leave($self, reason=None, /)",
+                "Takes part in nothing any more: as the program ends, or at once for a reason.")},
         {"close", close_world, METH_NOARGS, FP_DOC("close($self, /)", "Leaves the world.")},
         {NULL, NULL, 0, NULL},
     };

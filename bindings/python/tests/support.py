@@ -93,6 +93,14 @@ def await_mark(name: str) -> None:
     until(lambda: is_marked(name))
 
 
+def meet(rank: int, size: int, name: str = "met") -> None:
+    """Until all ranks are here, without a call of ferry: who ends after it ends when the others have
+    come back from what was before, and have not only all that they wait for there."""
+    mark("%s.%d" % (name, rank))
+    for other in range(size):
+        await_mark("%s.%d" % (name, other))
+
+
 def is_in_use(handle: Any) -> bool:
     """Whether another thread is in a call of this service, or of this world of the extension."""
     try:

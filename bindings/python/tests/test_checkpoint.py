@@ -303,12 +303,15 @@ class ProgressTest(Files):
 
     def test_interrupt(self):
         """Without a callback, Ctrl-C while threads copy: they stop, and nothing is left."""
-        size = 64 << 20
         path = self.at("large.safetensors")
-        text = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}})
-        with open(path, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text.encode())
-            file.truncate(8 + len(text) + size)
+
+        def make(size):
+            text = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}})
+            with open(path, "wb") as file:
+                file.write(struct.pack("<Q", len(text)) + text.encode())
+                file.truncate(8 + len(text) + size)
+
+        make(1)
         before = set(os.listdir(self.folder))
 
         def interrupt():
@@ -317,7 +320,8 @@ class ProgressTest(Files):
 
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.addCleanup(signal.signal, signal.SIGINT, handler)
-        for _ in range(10):  # it may end before it looks for signals, and so before this one
+        for attempt in range(10):  # it may end before it looks for signals, and so before this one
+            make(64 << 20 + min(attempt, 3))
             thread = threading.Thread(target=interrupt)
             with self.assertRaises(KeyboardInterrupt):
                 thread.start()

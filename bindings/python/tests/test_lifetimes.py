@@ -4,6 +4,7 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -11,9 +12,7 @@ import unittest
 import weakref
 
 import ferry
-from support import HANG_SECONDS, await_mark, is_in_use, mark, run_ranks, until
-
-SHORT = {"FERRY_DEADLINE": "6"}  # half of it is waited for those that do not come to a run's end
+from support import HANG_SECONDS, await_mark, is_in_use, mark, meet, run_ranks, until
 
 
 class Late(Exception):
@@ -66,10 +65,8 @@ def dropped_beside_a_barrier(rank, size):
     """The others are elsewhere: the end is bounded, and they are told."""
     service, _, _ = exchange(rank)
     service.run()
-    if rank == 0:
-        await_mark("ran")  # or the world would end in the run before
-    else:
-        mark("ran")
+    meet(rank, size)  # or the world would end in the run before
+    service._handle.patience = 0.5  # for half a deadline of this test would be a minute
     try:
         with Unraisable() as reports:
             if rank == 0:
@@ -204,6 +201,30 @@ def interrupted_in_a_join(rank, size, folder):
     return "joined"
 
 
+class Interrupting(dict):
+    """Shards that are looked up when Ctrl-C comes."""
+
+    def get(self, name, default=None):
+        raise KeyboardInterrupt
+
+
+def interrupted_in_planning(rank, size):
+    """No call of the library is on, so the others hear it from the rank that is still to talk."""
+    side = {"mesh": [["dp", 2]], "rules": [{"match": "*"}]}
+    spec = {"format": "ferry.spec/1", "source": side, "destination": side,
+            "tensors": [{"name": "w", "shape": [64], "dtype": "u8"}]}
+    old, new = {"w": bytes([7] * 64)}, {"w": bytearray(64)}
+    try:
+        ferry.refit(Interrupting(old) if rank == 0 else old, new, spec)
+        said = "moved"
+    except KeyboardInterrupt:
+        said = "interrupted"
+    except ferry.Aborted as error:
+        said = str(error), error.ranks
+    ferry.refit(old, new, spec)
+    return said, new["w"] == old["w"]
+
+
 def transport_of_the_caller(rank, size):
     """Two nodes, as the world is told, and what carries bytes between them is the caller's."""
     import array
@@ -231,6 +252,10 @@ class Ranks(unittest.TestCase):
             self.assertEqual(run_ranks(interrupted_in_a_join, 1, folder,
                                        env={"FERRY_JOIN_LIMIT": "600"}), [("interrupted", False)])
 
+    def test_an_interrupt_in_planning(self):
+        self.assertEqual(run_ranks(interrupted_in_planning, 2),
+                         [("interrupted", True), (("rank 0 says: KeyboardInterrupt", (0,)), True)])
+
     def test_a_transport_of_the_caller(self):
         if not os.path.exists(os.path.join(os.environ.get("FERRY_PLUGINS", ""), "libferry_ucx.so")):
             self.skipTest("ucx is not installed")
@@ -238,11 +263,11 @@ class Ranks(unittest.TestCase):
                          [[True, [3.0] * 4]] * 2)
 
     def test_a_dropped_request_beside_a_death(self):
-        self.assertEqual(run_ranks(dropped_beside_a_death, 2, env=SHORT, may_fail=(1,)),
+        self.assertEqual(run_ranks(dropped_beside_a_death, 2, may_fail=(1,)),
                          [["Misuse"], None])
 
     def test_a_dropped_request_beside_a_barrier(self):
-        first, second = run_ranks(dropped_beside_a_barrier, 2, env=SHORT)
+        first, second = run_ranks(dropped_beside_a_barrier, 2)
         self.assertEqual(first, ["Misuse"])
         self.assertIn(second, ("Aborted", "Misuse"))
 
@@ -257,7 +282,7 @@ class Ranks(unittest.TestCase):
 
     def test_a_signal_in_a_join(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.assertEqual(run_ranks(watches, 2, folder, env=SHORT), ["late", True])
+            self.assertEqual(run_ranks(watches, 2, folder, env={"FERRY_DEADLINE": "10"}), ["late", True])
 
 
 class Trainer:
@@ -315,6 +340,55 @@ class Alone(unittest.TestCase):
         watched = weakref.ref(source)
         del service, source
         self.check_gone(watched)
+
+    def test_a_handler_within_a_cycle(self):
+        """Through the service whose transport it uses, and a tensor of that."""
+        service = ferry.RemoteCopyService()
+        service.init("OFF")
+        handler = ferry.MixedCommHandler(*[None] * 10, "f32", "cpu", use_autotune=False,
+                                         transport=service)
+        source, target = Tensor(64), bytearray(64)
+        service.register_send(1, source, 0, None, 0)
+        service.register_receive(1, target, 0, None, 0)
+        service.schedule()
+        with self.assertRaisesRegex(ferry.Misuse, "shut it down before finalize"):
+            service.finalize()
+        service.run()
+        source.owner = handler
+        watched = weakref.ref(source), weakref.ref(handler)
+        del service, source, handler
+        for one in watched:
+            self.check_gone(one)
+
+    def test_smaller_worlds_that_are_let_go(self):
+        """They are threads' as those before, and do not wait for each other."""
+        code = """
+import threading
+from ferry import _ferry
+worlds = _ferry.world_of_threads(3, deadline=100000.0)
+worlds[2].abort()
+smaller = [None] * 3
+def shrink(rank):
+    smaller[rank] = worlds[rank].shrink()
+ranks = [threading.Thread(target=shrink, args=(rank,)) for rank in range(3)]
+[one.start() for one in ranks]
+[one.join() for one in ranks]
+assert [one.size for one in smaller] == [3, 3, 3]
+del worlds
+del smaller
+print("gone")
+"""
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+                              stderr=subprocess.STDOUT, timeout=HANG_SECONDS)
+        self.assertEqual((done.returncode, done.stdout), (0, "gone\n"))
+
+    def test_patience_is_that_of_the_world(self):
+        """An interrupted run has half of what the world grants, whoever said how much that is."""
+        world, = ferry._ferry.world_of_threads(1, deadline=8.0)
+        with ferry.RemoteCopyService(world) as service:
+            service.init("OFF")
+            self.assertEqual(service._handle.patience, 4.0)
+        world.close()
 
     def test_a_dropped_request_alone(self):
         trainer = Trainer()

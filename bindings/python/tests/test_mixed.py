@@ -137,7 +137,7 @@ class Alone(unittest.TestCase):
         handler.shutdown()
         handler.shutdown()
         self.assertTrue(handler.closed)
-        self.assertEqual(repr(handler), "<MixedCommHandler, shut down>")
+        self.assertEqual(repr(handler), "<ferry.MixedCommHandler, shut down>")
         for call in (lambda: handler.run(0, floats([1]), floats([1])), handler.get_valid_op_list,
                      handler.run_autotune, handler.describe, handler.counts, handler.timings,
                      lambda: handler.save_tuning("x"), handler.init_nvshmem,
@@ -233,7 +233,7 @@ class Threads(unittest.TestCase):
     def setUp(self):
         from ferry._ferry import world_of_threads
 
-        self.worlds = world_of_threads(2, entry_limit=60.0)
+        self.worlds = world_of_threads(2, deadline=100.0)
         self.handlers = [None, None]
         self.together(self.make)
 
@@ -380,6 +380,24 @@ def interrupted(rank, size):
     return caught, after, handler.closed
 
 
+def interrupted_in_shutdown(rank, size):
+    """Rank 0 waits for one that does not come, until Ctrl-C."""
+    handler = handler_of(rank, size)
+    caught = None
+    if rank == 0:
+        interrupt_in_a_call(handler)
+    else:
+        await_mark("over")
+    try:
+        handler.shutdown()
+    except KeyboardInterrupt:
+        caught = "KeyboardInterrupt"
+        mark("over")
+    except ferry.Error as error:
+        caught = type(error).__name__
+    return caught, handler.closed
+
+
 def handled(rank, size):
     """A handler of the program's own does not end the call, and runs after it."""
     seen = []
@@ -439,6 +457,10 @@ class Ranks(unittest.TestCase):
     def test_an_interrupt_ends_the_call(self):
         self.assertEqual(run_ranks(interrupted, 2),
                          [("KeyboardInterrupt", "Aborted", True), (None, "Aborted", True)])
+
+    def test_an_interrupt_ends_a_shutdown(self):
+        self.assertEqual(run_ranks(interrupted_in_shutdown, 2),
+                         [("KeyboardInterrupt", True), ("Aborted", True)])
 
     def test_a_handler_of_the_program_does_not(self):
         self.assertEqual(run_ranks(handled, 2), [(3.0, 1), (3.0, 0)])

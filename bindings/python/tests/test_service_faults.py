@@ -11,11 +11,10 @@ import unittest
 import weakref
 
 import ferry
-from support import await_mark, is_in_use, is_marked, mark, run_ranks, until
+from support import await_mark, is_in_use, is_marked, mark, meet, run_ranks, until
 
 N_BYTES = 1 << 20
 SLOW = {"engines": "delay=50ms", "paths": "staged", "slot_bytes": 65536, "memory_cap": 512 << 10}
-SHORT = {"FERRY_DEADLINE": "3"}  # who has left is waited for so long
 
 
 class Held(bytearray):
@@ -227,6 +226,7 @@ def killed(rank, size):
     service, mine, _ = make(rank, size, **SLOW)
     kept = weakref.ref(mine)
     del mine
+    meet(rank, size)  # whom the end of this rank found in schedule() would fail there
     if rank == 1:
         service.set_progress(die_in_the_middle)
     try:
@@ -270,6 +270,7 @@ def goes_on_after_a_loss(rank, size):
     service.init("OFF")
     service.bind(ferry.plan(spec), sources, {"w": mine})
     service.schedule()
+    meet(rank, size)
     if rank == 1:
         service.set_progress(die_in_the_middle)
     assert outcome(service.run) == "PeerLost"
@@ -357,17 +358,13 @@ CASES = {
 }
 
 
-LEAVE = (leaves_the_block_by_an_exception,)
-
-
 class Faults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         """Ranks wait most of the time here, so those of three cases run at once."""
         pool = concurrent.futures.ThreadPoolExecutor(3)
         cls.addClassCleanup(pool.shutdown)
-        cls.runs = {function: pool.submit(run_ranks, function, size, may_fail=lost,
-                                          env=SHORT if function in LEAVE else None)
+        cls.runs = {function: pool.submit(run_ranks, function, size, may_fail=lost)
                     for function, (size, lost) in CASES.items()}
 
     def check(self, function, expected):
