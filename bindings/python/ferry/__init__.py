@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from . import resharding as resharding
     from ._checkpoint import (
         Checkpoint as Checkpoint,
+        Comparison as Comparison,
         ConversionResult as ConversionResult,
+        WorkProgress as WorkProgress,
         compare as compare,
         convert as convert,
         inspect as inspect,
     )
+    from ._config import show_config as show_config
     from ._errors import (
         Aborted as Aborted,
         Denied as Denied,
@@ -52,19 +55,22 @@ if TYPE_CHECKING:
         Timeout as Timeout,
         Unsupported as Unsupported,
     )
-    from ._ferry import World as World
+    from ._ferry import Ledger as Ledger, Request as Request, World as World
     from ._mixed import (
         MixedCommHandler as MixedCommHandler,
         MixedCommMode as MixedCommMode,
         MixedCommOp as MixedCommOp,
         run_mixed_comm as run_mixed_comm,
     )
-    from ._plan import Move as Move, Plan as Plan, Spec as Spec, plan as plan
+    from ._plan import Move as Move, Plan as Plan, Shard as Shard, Spec as Spec, plan as plan
     from ._refit import Refit as Refit, RefitResult as RefitResult, refit as refit
     from ._service import (
+        Destination as Destination,
+        Peer as Peer,
         Progress as Progress,
         Recovery as Recovery,
         RemoteCopyService as RemoteCopyService,
+        Span as Span,
     )
     from ._world import init as init, shutdown as shutdown, world as world
 
@@ -75,13 +81,19 @@ _PLACES = {
         "InvalidInput", "InvalidPlan", "LimitExceeded", "Misuse", "NoMemory", "PeerLost",
         "ProofFailed", "Stopped", "Timeout", "Unsupported",
     ),
-    "_ferry": ("World",),
+    "_config": ("show_config",),
+    "_ferry": ("Ledger", "Request", "World"),
     "_world": ("init", "shutdown", "world"),
-    "_plan": ("Move", "Plan", "Spec", "plan"),
-    "_service": ("Progress", "Recovery", "RemoteCopyService"),
+    "_plan": ("Move", "Plan", "Shard", "Spec", "plan"),
+    "_service": (
+        "Destination", "Peer", "Progress", "Recovery", "RemoteCopyService", "Span",
+    ),
     "_refit": ("Refit", "RefitResult", "refit"),
     "_mixed": ("MixedCommHandler", "MixedCommMode", "MixedCommOp", "run_mixed_comm"),
-    "_checkpoint": ("Checkpoint", "ConversionResult", "compare", "convert", "inspect"),
+    "_checkpoint": (
+        "Checkpoint", "Comparison", "ConversionResult", "WorkProgress", "compare", "convert",
+        "inspect",
+    ),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}
 _SUBMODULES = ("adapters", "comm", "resharding")

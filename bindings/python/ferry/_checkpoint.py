@@ -8,7 +8,7 @@ import json
 import os
 import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import (
     Any,
     Callable,
@@ -29,36 +29,55 @@ from typing import (
 from . import _ferry, _publish
 from ._errors import Different, Error, FileError
 from ._plan import json_text
+from ._repr import fields, never_raises
 
 Path = Union[str, "os.PathLike[str]"]
 T = TypeVar("T")
 
 
+@fields(
+    name="Its name.",
+    dtype="``\"bf16\"``; the file's own word where ferry has no name for it.",
+    shape="Of the whole tensor.",
+    bytes="Bytes of the whole tensor.",
+)
 class Tensor(NamedTuple):
     """A whole tensor of a checkpoint, however it is cut."""
 
     name: str
-    dtype: str  # "bf16"; the file's own word where ferry has no name for it
+    dtype: str
     shape: Tuple[int, ...]
     bytes: int
 
 
+@fields(
+    name="Its name in the folder.",
+    rank="Whose it is, where the checkpoint is sharded; else None.",
+    bytes="Bytes of the file.",
+    n_tensors="How many tensors it has.",
+)
 class File(NamedTuple):
     """A safetensors file of a checkpoint."""
 
     name: str
-    rank: Optional[int]  # whose it is, where the checkpoint is sharded
+    rank: Optional[int]
     bytes: int
     n_tensors: int
 
 
+@fields(
+    phase='``"copying"``, ``"syncing"`` or ``"comparing"``.',
+    done_bytes="Bytes that are done.",
+    total_bytes="Bytes of the whole work.",
+    seconds="Time since the work began.",
+)
 class WorkProgress(NamedTuple):
     """How far a conversion or a comparison is; given to the callback some ten times a second."""
 
-    phase: str  # "copying", "syncing", "comparing"
+    phase: str
     done_bytes: int
     total_bytes: int
-    seconds: float  # since the work began
+    seconds: float
 
 
 # Returns False to stop; None goes on.
@@ -141,6 +160,7 @@ class Checkpoint:
             self._index = {name: index for index, name in enumerate(self.names())}
         return self._index
 
+    @never_raises
     def __repr__(self) -> str:
         kind = "sharded" if self.is_sharded else "logical"
         return (
@@ -177,8 +197,8 @@ class ConversionResult:
     n_tensors: int
     read_bytes: int  # that the result is made of, each counted once
     file_bytes: int  # of all files, headers and replicas included
-    files: Tuple[File, ...]
-    replicated: Tuple[str, ...]  # what no built-in rule knows: whole on every rank of a stage
+    files: Tuple[File, ...] = field(repr=False)
+    replicated: Tuple[str, ...] = field(repr=False)  # what no built-in rule knows: whole on every rank of a stage
     written_bytes: int
     resumed_bytes: int  # of those, what an earlier run had written
     n_checked: int  # checksums of the source that were compared
@@ -287,7 +307,8 @@ class Comparison:
     n_replicas: int  # local tensors that were compared in addition
     n_checked: int  # checksums that were compared
     seconds: float
-    digests: Optional[Dict[str, str]]  # by tensor: XXH3 (64 bits) of its bytes, as 16 hex digits
+    # By tensor: XXH3 (64 bits) of its bytes, as 16 hex digits.
+    digests: Optional[Dict[str, str]] = field(repr=False)
 
 
 _DIFFERENCE = re.compile(r'"(.*?)" (?:differs at element \[(.*?)\]|is |has )', re.DOTALL)

@@ -206,18 +206,42 @@ def _reason_of(message: str) -> Tuple[Optional[int], Optional[str], Optional[str
     return number, None if found is None else found.group(1), words if number else None
 
 
-# The library's sentences name functions of C; ours end in the same word.
-_C_NAME = re.compile(r"\bferry_(?:service|world|mixed_comm|request|plan|ledger)_([a-z_]+)\b(?:\(\))?")
-_C_WORDS = (
-    ("ferry_tensors_add_pair", "a pair (front, back)"),
-    ("pass options.transport", "give transport=, a RemoteCopyService"),
+# The library's sentences name functions and options of C. Most functions end in the word that is
+# Python's too; what is quoted, or a part of a path, is the caller's.
+_C_NAME = re.compile(
+    r"""(?<![\w/."'-])ferry_(?:build_schedule|spec_load|transport_open|region_[a-z]+|tensors_add_pair
+    |(?:service|world|mixed_comm|request|ledger|checkpoint|conversion|plan)_[a-z_]+
+    )(?![\w/"'-]|\.\w)(?:\(\))?""",
+    re.VERBOSE,
 )
+_NAMES = {
+    "ferry_build_schedule": "build_schedule()",
+    "ferry_mixed_comm_create": "the making of a MixedCommHandler",
+    "ferry_region_alloc": "the sharing of memory",
+    "ferry_region_free": "the freeing of shared memory",
+    "ferry_spec_load": "ferry.Spec(path=...)",
+    "ferry_tensors_add_pair": "given as (front, back)",
+    "ferry_transport_open": "the opening of a transport",
+    "ferry_world_all_gather_v": "all_gather()",
+}
+_C_NAME_HEAD = re.compile(r"ferry_(?:mixed_comm|[a-z]+)_(?:get_)?")
+_C_WORDS = (
+    ("pass options.transport", "give transport=, a RemoteCopyService"),
+    ("deadline_seconds is ", "deadline is "),
+    ("entry_seconds is ", "entry_limit is "),
+    ("join_seconds is ", "join_limit is "),
+)
+
+
+def _python_name(found: "re.Match[str]") -> str:
+    name = found.group().rstrip("()")
+    return _NAMES.get(name) or _C_NAME_HEAD.sub("", name) + "()"
 
 
 def _in_python(sentence: str) -> str:
     for of_c, word in _C_WORDS:
         sentence = sentence.replace(of_c, word)
-    return _C_NAME.sub(r"\1()", sentence)
+    return _C_NAME.sub(_python_name, sentence)
 
 
 def of_status(number: int, sentence: str, on_all: bool = False) -> Error:

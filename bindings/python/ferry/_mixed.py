@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Type, TypeVar
 
 from . import _ferry, _publish
 from ._errors import InvalidInput, Unsupported
+from ._repr import fields, never_raises
 from ._world import leave_failed, world as default_world
 
 if TYPE_CHECKING:
@@ -72,17 +73,33 @@ class MixedCommMode(IntEnum):
     BASE_TP_DP = 7
 
 
+@fields(
+    op="What was measured.",
+    mode="How it was done.",
+    bytes="Of the local piece: the input; of what scatters, the output.",
+    block_size="In lines of 64 bytes, with which it was fastest; 0: the default's.",
+    seconds="Of the slowest rank, the median; 0: left out, being far behind.",
+    chosen="Whether AUTOTUNE takes it for sizes near this one.",
+)
 class MixedCommTiming(NamedTuple):
     """What autotune has measured: one operation of one size in one mode."""
 
     op: MixedCommOp
     mode: MixedCommMode
-    bytes: int  #: of the local piece: the input; of what scatters, the output
-    block_size: int  #: in lines of 64 bytes, with which it was fastest; 0: the default's
-    seconds: float  #: of the slowest rank, the median; 0: left out, being far behind
-    chosen: bool  #: AUTOTUNE takes it for sizes near this one
+    bytes: int
+    block_size: int
+    seconds: float
+    chosen: bool
 
 
+@fields(
+    calls="Operations that were carried out.",
+    steps="Steps of their schedules.",
+    waits="How often this rank has waited for others.",
+    inside_bytes_written="Bytes written to memory of this node's ranks.",
+    inside_bytes_read="Bytes read from memory of this node's ranks.",
+    between_bytes="Bytes sent to other nodes.",
+)
 class MixedCommCounts(NamedTuple):
     """What this rank has done since the handler was made, or since ``reset_counts``."""
 
@@ -94,6 +111,34 @@ class MixedCommCounts(NamedTuple):
     between_bytes: int
 
 
+@fields(
+    world_rank="This rank of all.",
+    world_size="How many ranks there are.",
+    local_rank="This rank on its node.",
+    local_size="How many ranks a node has.",
+    inter_rank="This node of all.",
+    inter_size="How many nodes there are.",
+    local_tp_size="Tensor-parallel ranks inside a node.",
+    local_dp_size="Data-parallel ranks inside a node.",
+    inter_tp_size="Tensor-parallel nodes.",
+    inter_dp_size="Data-parallel nodes.",
+    tp_rank="This rank of its tensor-parallel group.",
+    tp_size="How many ranks that group has.",
+    dp_rank="This rank of its data-parallel group.",
+    dp_size="How many ranks that group has.",
+    dtype="The dtype of tensors, as ferry calls it.",
+    grid_size="How many threads carry out an operation.",
+    max_block_size="The longest block, in lines of 64 bytes.",
+    staging_bytes="Memory that this rank has for operations.",
+    virtual_memory="Whether the ranks of a node share memory.",
+    multicast="Whether one write reaches all ranks of a node.",
+    between_nodes="Whether bytes can go between nodes.",
+    tuned="Whether there is a table of what is fastest.",
+    deterministic="Whether all modes and sizes sum in one order.",
+    inside_engine="Who carries bytes inside a node.",
+    between_engine="Who carries bytes between nodes.",
+    between_note="Why nobody does, where that is so.",
+)
 class MixedCommInfo(NamedTuple):
     """The topology and the engines of a handler, with what was left open filled in."""
 
@@ -237,6 +282,7 @@ class MixedCommHandler(_ferry.MixedComm):
             if self._own_world is not None:
                 self._own_world.close()
             raise
+        self._info = self.describe()  # which another thread's call may be on later
         _open_handlers.add(self)
 
     def get_valid_op_list(self) -> List[MixedCommOp]:
@@ -272,10 +318,11 @@ class MixedCommHandler(_ferry.MixedComm):
 
     def shutdown(self) -> None:
         """Frees memory and closes what was opened. A second time does nothing."""
-        _open_handlers.discard(self)
         try:
             self._shut_down()
         finally:
+            if self.closed:
+                _open_handlers.discard(self)
             if self._own_world is not None:
                 self._own_world.close()
 
@@ -293,12 +340,15 @@ class MixedCommHandler(_ferry.MixedComm):
             if error is None:  # else that one says what happened
                 raise
 
+    @never_raises
     def __repr__(self) -> str:
+        info = self._info
         if self.closed:
-            return "<MixedCommHandler, shut down>"
-        info = self.describe()
+            return "<ferry.MixedCommHandler, shut down>"
+        if self._pid != os.getpid():
+            return "<ferry.MixedCommHandler of another process>"
         return (
-            f"<MixedCommHandler of {info.dtype}: rank {info.world_rank} of {info.world_size}, "
+            f"<ferry.MixedCommHandler of {info.dtype}: rank {info.world_rank} of {info.world_size}, "
             f"tp {info.tp_rank} of {info.tp_size}, dp {info.dp_rank} of {info.dp_size}>"
         )
 
@@ -313,6 +363,10 @@ def run_mixed_comm(
     times the other, the larger one's own chunk. ``mode`` ``None`` is ``AUTOTUNE`` if that is on,
     else ``NCCL_TP_DP`` where offered, else ``NCCL_ONE``.
     """
+    if not isinstance(handler, MixedCommHandler):
+        raise InvalidInput(
+            f"handler is of type {type(handler).__name__}: give a ferry.MixedCommHandler"
+        )
     return handler.run(op, x_in, x_out, mode)
 
 

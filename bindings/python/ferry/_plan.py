@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 
 from . import _ferry, _publish
 from ._errors import InvalidInput
+from ._repr import fields, never_raises
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -69,10 +70,24 @@ class Spec:
         """How many tensors the model has, repeated entries expanded."""
         return self._handle.tensor_count
 
+    @never_raises
     def __repr__(self) -> str:
         return f"<ferry.Spec of {_counted(self.n_tensors, 'tensor')}>"
 
 
+@fields(
+    task_id="Its number: unique in the plan.",
+    tensor="The name of the tensor that is written.",
+    source="The name of what it is fed from, where the spec says so.",
+    dtype="The dtype of its elements.",
+    from_rank="The rank that sends it.",
+    to_rank="The rank that gets it.",
+    dst_begin="Where the box begins in the shard of the receiver.",
+    src_begin="Where the box begins in the shard of the sender.",
+    length="The lengths of the box at the receiver.",
+    src_length="The lengths of the box at the sender.",
+    bytes="Bytes of the box.",
+)
 class Move(NamedTuple):
     """One box of one tensor, from a rank to another or to itself.
 
@@ -83,7 +98,7 @@ class Move(NamedTuple):
 
     task_id: int
     tensor: str
-    source: Optional[str]  # what it is fed from, where the spec says so
+    source: Optional[str]
     dtype: str
     from_rank: int
     to_rank: int
@@ -104,33 +119,53 @@ class Move(NamedTuple):
         return tuple(slice(b, b + n) for b, n in zip(self.src_begin, self.src_length))
 
 
+@fields(
+    dtype="The dtype of its elements.",
+    shape="Of the rank's memory: one-dimensional where the shard is flat.",
+    full_shape="In which moves count: what ``shape`` is without a flat cut.",
+    global_shape="Of the whole tensor.",
+    flat="The range of full_shape's elements that the rank has, or None.",
+    bytes="Bytes of the shard.",
+)
 class Shard(NamedTuple):
     """What a rank holds of one tensor."""
 
     dtype: str
-    shape: Tuple[int, ...]  # of the rank's memory; one-dimensional where it is flat
-    full_shape: Tuple[int, ...]  # in which moves count: what shape is without a flat cut
+    shape: Tuple[int, ...]
+    full_shape: Tuple[int, ...]
     global_shape: Tuple[int, ...]
-    flat: Optional[Tuple[int, int]]  # the range of full_shape's elements that the rank has
+    flat: Optional[Tuple[int, int]]
     bytes: int
 
 
+@fields(
+    received="Bytes from other ranks.",
+    sent="Bytes to other ranks.",
+    local="Bytes from itself to itself.",
+    n_moves="Moves that it receives, those from itself included.",
+)
 class RankBytes(NamedTuple):
     """What one rank has to do."""
 
-    received: int  # bytes from other ranks
+    received: int
     sent: int
-    local: int  # bytes from itself to itself
-    n_moves: int  # that it receives, those from itself included
+    local: int
+    n_moves: int
 
 
+@fields(
+    seconds="None without a cluster in the spec.",
+    rank="The rank that decides; of a node, its first.",
+    reason='``"egress"``, ``"ingress"``, ``"node_egress"``, ``"node_ingress"`` or ``"none"``.',
+    busiest_bytes="The least that the busiest sender sends, whichever replicas send.",
+)
 class Bound(NamedTuple):
     """What no plan without relays can be faster than."""
 
-    seconds: Optional[float]  # None without a cluster in the spec
-    rank: int  # that decides; of a node, its first
-    reason: str  # egress, ingress, node_egress, node_ingress, or none
-    busiest_bytes: float  # the least that the busiest sender sends, whichever replicas send
+    seconds: Optional[float]
+    rank: int
+    reason: str
+    busiest_bytes: float
 
 
 class Statistics(NamedTuple):
@@ -260,6 +295,7 @@ class Plan:
     def __hash__(self) -> int:
         return hash(self.digest)
 
+    @never_raises
     def __repr__(self) -> str:
         return (
             f"<ferry.Plan {self.digest[:8]}: {_counted(self.world_size, 'rank')}, "

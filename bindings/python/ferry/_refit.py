@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 
 from . import _errors, _ferry, _publish
 from ._errors import DigestMismatch, Error, InvalidInput, Misuse, Unsupported
+from ._repr import never_raises
 
 if TYPE_CHECKING:
     from ._ferry import World
@@ -58,10 +59,10 @@ class RefitResult:
 def agree(world: "World", function: Callable[[], bytes]) -> List[bytes]:
     """Collective: what ``function`` returns on each rank. If it raises on any, it does on all: with
     its own exception where it raised, and with the first such rank's sentence elsewhere."""
-    raised: Optional[Exception] = None
+    raised: Optional[BaseException] = None
     try:
         said = b"+" + function()
-    except Exception as error:  # also a TypeError of a caller's object: the others must not wait
+    except BaseException as error:  # of a caller's object or a signal, too: nobody must wait
         raised, said = error, b"-" + _told(error)
         if isinstance(error, Error) and not error.ranks:
             error.ranks = (world.rank,)
@@ -77,9 +78,10 @@ def agree(world: "World", function: Callable[[], bytes]) -> List[bytes]:
     return [part[1:] for part in parts]
 
 
-def _told(error: Exception) -> bytes:
-    kind = type(error).__name__ if isinstance(error, Error) else ""
-    sentence = str(error) if kind else f"{type(error).__name__}: {error}"
+def _told(error: BaseException) -> bytes:
+    own = type(error).__name__
+    kind = own if isinstance(error, Error) else "" if isinstance(error, Exception) else "Aborted"
+    sentence = str(error) if isinstance(error, Error) else f"{own}: {error}".rstrip(": ")
     about = [getattr(error, "tensor", None), list(getattr(error, "ranks", ()))]
     return json.dumps([kind, sentence, about]).encode()
 
@@ -349,7 +351,8 @@ class Refit:
             if made.world_size > self._world.size:
                 raise InvalidInput(
                     f"the spec is for {made.world_size} ranks, and the world has "
-                    f"{self._world.size}: start as many, or change the spec"
+                    f"{self._world.size}: start as many, as `ferry launch -n {made.world_size}` "
+                    f"or `torchrun --nproc-per-node {made.world_size}` do, or change the spec"
                 )
             self._plans.append(made)
             kept: Tuple[Dict[str, Any], Dict[str, Any]] = ({}, {})
@@ -473,7 +476,7 @@ class Refit:
     def service(self) -> "RemoteCopyService":
         """What carries the bytes: statistics, destinations and versions are its."""
         if self._service is None:
-            raise Misuse("the refit is closed")
+            raise Misuse("the refit is closed: make another one")
         return self._service
 
     @property
@@ -537,9 +540,14 @@ class Refit:
         else:
             service.clear_requests()
 
+    @never_raises
     def __repr__(self) -> str:
-        state = "closed" if self._service is None else f"{self._moved} bytes to move"
-        return f"<ferry.Refit {self._digest} on rank {self._world.rank}: {state}>"
+        if self._service is None:
+            return f"<ferry.Refit {self._digest[:8]}, closed>"
+        return (
+            f"<ferry.Refit {self._digest[:8]}: {self._moved:,} bytes between ranks, "
+            f"{self._local:,} stay; {self._service!r}>"
+        )
 
 
 def refit(

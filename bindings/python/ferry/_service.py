@@ -14,6 +14,7 @@ from typing import (
 
 from . import _ferry, _publish, _world
 from ._errors import Error, InvalidInput, Misuse
+from ._repr import fields, never_raises, of_type
 
 if TYPE_CHECKING:
     from ._ferry import Ledger as Ledger, Memory, Request as Request, World
@@ -30,6 +31,11 @@ _STATES = ("untouched", "torn", "valid")
 _SPANS = ("pack", "wire", "unpack", "copy", "check", "wait")
 
 
+@fields(
+    bytes_done="Bytes that have gone out and come in so far.",
+    bytes_total="Bytes of the whole run.",
+    seconds="Time since the run began.",
+)
 class Progress(NamedTuple):
     """What a progress callback is told: bytes that this rank sends and receives."""
 
@@ -63,6 +69,13 @@ class Statistics(NamedTuple):
     seconds_wait: float
 
 
+@fields(
+    peer="The rank.",
+    paths="The ways that bytes take between the two.",
+    engine="Who carries them.",
+    bytes_out="Bytes that a run sends there.",
+    bytes_in="Bytes that a run gets from there.",
+)
 class Peer(NamedTuple):
     """A rank that this one exchanges bytes with, and how bytes get there."""
 
@@ -73,6 +86,15 @@ class Peer(NamedTuple):
     bytes_in: int
 
 
+@fields(
+    name="What it was registered or bound as.",
+    state='``"untouched"``, ``"torn"`` or ``"valid"``.',
+    version="Of what it holds, where that is valid.",
+    bytes="Bytes that runs write.",
+    missing="Bytes of the last run that have not come, if it failed.",
+    address="Where its memory begins.",
+    tensor="The object that holds the version; None for a pointer.",
+)
 class Destination(NamedTuple):
     """A tensor that runs write: ``state`` is ``"untouched"``, ``"torn"`` or ``"valid"``.
 
@@ -88,7 +110,20 @@ class Destination(NamedTuple):
     address: int
     tensor: Any
 
+    def __repr__(self) -> str:
+        return (
+            f"Destination(name={self.name!r}, state={self.state!r}, version={self.version}, "
+            f"bytes={self.bytes}, missing={self.missing}, address={self.address:#x}, "
+            f"tensor={of_type(self.tensor)})"
+        )
 
+
+@fields(
+    whole="The newest version that every rank has whole; 0: none.",
+    next="The version that the next run makes.",
+    bytes_in_place="Bytes of ``next`` that are here already.",
+    n_lost="How many ranks were left behind.",
+)
 class Recovery(NamedTuple):
     """What a recovery found: ``next`` is the version that the next run makes, on all ranks, so the
     sources must hold it. ``whole`` is the newest that every rank still has whole (0: none),
@@ -102,6 +137,14 @@ class Recovery(NamedTuple):
     n_lost: int
 
 
+@fields(
+    kind="What was done: pack, wire, unpack, copy, check or wait.",
+    peer="The other rank.",
+    batch="The number of the batch between the two.",
+    bytes="Bytes of the batch.",
+    begin="Seconds from the beginning of the run.",
+    end="Seconds from the beginning of the run.",
+)
 class Span(NamedTuple):
     """A batch of the last run and when it was handled, in seconds from the run's start."""
 
@@ -529,12 +572,14 @@ class RemoteCopyService:
         """The batches of the last run, with the option ``trace``."""
         return [Span(_SPANS[one[0]], *one[1:]) for one in self._own().spans()]
 
+    @never_raises
     def __repr__(self) -> str:
+        if self._pid != os.getpid():
+            return "<ferry.RemoteCopyService of another process>"
         if self._handle is None or not self._handle.initialized:
-            return "<ferry.RemoteCopyService, %s>" % (
-                "finalized" if self._finalized else "not initialized"
-            )
-        return f"<ferry.RemoteCopyService, PE {self.my_pe} of {self.n_pes}>"
+            state = "finalized" if self._finalized else "not initialized"
+            return f"<ferry.RemoteCopyService, {state}>"
+        return f"<ferry.RemoteCopyService, PE {self.my_pe} of {self.n_pes}, version {self.version}>"
 
     # Steps that the page names; schedule() does them.
 

@@ -67,6 +67,9 @@ bool fp_block(ferry_world *world, fp_call_fn call, void *context);
 /* The same of a call that has returned: whether it succeeded; else an exception is set. */
 bool fp_ended(ferry_status status, const ferry_error *error);
 
+/* Converts as PyUnicode_FSConverter does, and refuses zero bytes in a sentence of ferry's. */
+int fp_path_bytes(PyObject *path, void *bytes_out);
+
 /*
  * Calls with a path (a str, bytes or a PathLike) and without the interpreter's lock. False with an
  * exception, if there is no path in it or the call failed.

@@ -351,8 +351,8 @@ static PyObject *convert(PyObject *module, PyObject *args, PyObject *kwargs)
     PyObject    *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress;
     int          resume, dry_run;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOOOOppO", names, checkpoint_type, &from,
-                                     PyUnicode_FSConverter, &to, &path, &c.options.subset, &cast,
-                                     &part, &cap, &threads, &resume, &dry_run, &progress)) {
+                                     fp_path_bytes, &to, &path, &c.options.subset, &cast, &part,
+                                     &cap, &threads, &resume, &dry_run, &progress)) {
         return NULL;
     }
     PyObject *made = NULL;
@@ -362,7 +362,7 @@ static PyObject *convert(PyObject *module, PyObject *args, PyObject *kwargs)
     c.dry_run      = dry_run != 0;
     if (path == Py_None && !c.dry_run) {
         fp_raise(FERRY_ERR_INVALID_INPUT, "dst is missing: only a dry run does without it");
-    } else if ((path == Py_None || PyUnicode_FSConverter(path, &c.path)) &&
+    } else if ((path == Py_None || fp_path_bytes(path, &c.path)) &&
                conversion_options(&c, cast, part, cap, threads)) {
         made = convert_all(&c, progress);
     }

@@ -61,12 +61,39 @@ bool fp_add_functions(PyObject *module, PyMethodDef *functions)
     return PyModule_AddFunctions(module, functions) == 0;
 }
 
+/* engines() -> [(name, summary, why it is missing or None), ...] */
+static PyObject *engines(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < ferry_engine_count(); i++) {
+        const char  *name, *summary, *why_not;
+        bool         available;
+        ferry_error  error;
+        ferry_status status = ferry_engine_at(i, &name, &summary, &available, &why_not, &error);
+        PyObject    *one    = status != FERRY_OK
+                                  ? fp_raise(status, error.message)
+                                  : Py_BuildValue("(ssz)", name, summary, available ? NULL : why_not);
+        if (one == NULL || PyList_Append(list, one) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(one);
+    }
+    return list;
+}
+
 static int fill(PyObject *module)
 {
     if (!is_first_interpreter()) {
         return -1;
     }
-    if (PyModule_AddStringConstant(module, "version", ferry_version()) != 0) {
+    static PyMethodDef functions[] = {
+        {"engines", engines, METH_NOARGS,
+         FP_DOC("engines($module, /)", "What carries bytes: name, summary, why it is missing.")},
+        {NULL, NULL, 0, NULL},
+    };
+    if (PyModule_AddStringConstant(module, "version", ferry_version()) != 0 ||
+        !fp_add_functions(module, functions)) {
         return -1;
     }
     bool all = fp_add_errors(module) && fp_add_view(module) && fp_add_world(module) &&

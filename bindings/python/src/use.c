@@ -75,12 +75,22 @@ bool fp_block(ferry_world *world, fp_call_fn call, void *context)
     return fp_ended(status, &error);
 }
 
+int fp_path_bytes(PyObject *path, void *bytes_out)
+{
+    int done = PyUnicode_FSConverter(path, bytes_out);
+    if (done == 0 && PyErr_ExceptionMatches(PyExc_ValueError)) {
+        PyErr_Clear();
+        fp_raise(FERRY_ERR_INVALID_INPUT, "a path has a zero byte in it, which no file's name has");
+    }
+    return done;
+}
+
 bool fp_with_path(PyObject *path, fp_path_fn call, void *context)
 {
     PyObject    *bytes;
     ferry_error  error;
     ferry_status status;
-    if (!PyUnicode_FSConverter(path, &bytes)) {
+    if (!fp_path_bytes(path, &bytes)) {
         return false;
     }
     const char *text = PyBytes_AsString(bytes);

@@ -88,7 +88,12 @@ static bool fail_type(PyObject *object, const char *name)
 {
     PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
     PyObject *text = type == NULL ? NULL : PyUnicode_AsUTF8String(type);
-    if (text != NULL) {
+    if (text != NULL && PyObject_HasAttrString(object, "__cuda_array_interface__")) {
+        fp_raise_format(FERRY_ERR_UNSUPPORTED,
+                        "%s is in the memory of a GPU, and GPUs are not supported yet: copy it to "
+                        "the host, and what comes there back",
+                        FP_CALLED(name));
+    } else if (text != NULL) {
         fp_raise_format(FERRY_ERR_INVALID_INPUT,
                         "%s is of type %s, whose memory cannot be found: give a torch tensor, an "
                         "object with the buffer protocol or DLPack, or a pointer as int",

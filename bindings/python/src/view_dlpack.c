@@ -78,8 +78,8 @@ bool fp_view_read_dlpack(const fp_dl_tensor *tensor, const char *name, fp_view *
 {
     if (tensor->device_type != DL_CPU && tensor->device_type != DL_CUDA_HOST) {
         fp_raise_format(FERRY_ERR_UNSUPPORTED,
-                        "%s is on a device (DLPack type %d, number %d), and this version moves "
-                        "host memory only: copy it to the host and back",
+                        "%s is on a device (DLPack type %d, number %d), and GPUs are not "
+                        "supported yet: copy it to the host, and what comes there back",
                         FP_CALLED(name), (int)tensor->device_type, (int)tensor->device_id);
         return false;
     }

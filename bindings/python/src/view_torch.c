@@ -135,8 +135,8 @@ static bool torch_on_host(PyObject *tensor, const char *name)
                         FP_CALLED(name));
     } else if (bytes != NULL) {
         fp_raise_format(FERRY_ERR_UNSUPPORTED,
-                        "%s is on device %s, and this version moves host memory only: copy it "
-                        "with .cpu() and back",
+                        "%s is on device %s, and GPUs are not supported yet: copy it to the host "
+                        "with .cpu(), and what comes there back",
                         FP_CALLED(name), PyBytes_AsString(bytes));
     }
     Py_XDECREF(bytes);

@@ -143,6 +143,18 @@ class Shapes(unittest.TestCase):
 
 
 class Configs(unittest.TestCase):
+    def test_of_hf_of_a_model_of_several(self):
+        inner = {"hidden_size": 64, "num_attention_heads": 8, "intermediate_size": 96,
+                 "num_hidden_layers": 2, "model_type": "qwen2"}
+        for whole, words in (({"model_type": "qwen2_5_vl", "text_config": inner},
+                              "no hidden_size: .* as text_config, with prefix="),
+                             ({"model_type": "gpt2", "n_embd": 64}, "no hidden_size"),
+                             ({**inner, "intermediate_size": None}, "no intermediate_size")):
+            with self.assertRaisesRegex(ferry.InvalidInput, words):
+                vllm.Config.of_hf(whole)
+        made = vllm.Config.of_hf(inner, prefix="model.language_model.")
+        self.assertEqual((made.prefix, made.qkv_bias), ("model.language_model.", True))
+
     def test_of_hf(self):
         config = vllm.Config.of_hf({
             "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,

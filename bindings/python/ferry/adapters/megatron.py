@@ -77,10 +77,12 @@ class FerryCopyService(_Base):  # type: ignore[misc]
 
     @property
     def rank(self) -> int:
+        """This rank of the world, or of the group."""
         return int(self._world.rank)
 
     @property
     def world_size(self) -> int:
+        """How many ranks there are."""
         return int(self._world.size)
 
     @property
@@ -91,20 +93,23 @@ class FerryCopyService(_Base):  # type: ignore[misc]
         return self._service
 
     def submit_send(self, src_tensor: Any, dest_rank: int) -> None:
-        """The n-th send without an id to a rank meets its n-th receive without one from here."""
+        """A tensor goes to a rank: the n-th without an id meets the n-th receive without one there."""
         task = self._own_id("send", dest_rank)
         name = f"send {task - FIRST_OWN_ID} without an id, to {dest_rank}"
         self._sends.append((task, src_tensor, 0, None, dest_rank, name))
 
     def submit_recv(self, dest_tensor: Any, src_rank: int) -> None:
+        """A tensor comes from a rank: the n-th without an id is the n-th send without one there."""
         task = self._own_id("receive", src_rank)
         name = f"receive {task - FIRST_OWN_ID} without an id, from {src_rank}"
         self._receives.append((task, dest_tensor, 0, None, src_rank, name))
 
     def submit_send_with_id(self, task_id: int, src_tensor: Any, dest_rank: int) -> None:
+        """A tensor goes to a rank, whose receive has the same id."""
         self._sends.append((_checked(task_id), src_tensor, 0, None, dest_rank, None))
 
     def submit_recv_with_id(self, task_id: int, dest_tensor: Any, src_rank: int) -> None:
+        """A tensor comes from a rank, whose send has the same id."""
         self._receives.append((_checked(task_id), dest_tensor, 0, None, src_rank, None))
 
     def _own_id(self, way: str, rank: int) -> int:

@@ -88,6 +88,13 @@ class Config:
                 return config.get(name, default)
             return getattr(config, name, default)
 
+        missing = [name for name in _HF_NUMBERS if get(name) is None]
+        if missing:
+            inner = "text_config" if get("text_config") is not None else "the language model"
+            raise InvalidInput(
+                f"the configuration has no {missing[0]}: give that of the decoder itself, as "
+                f"{inner}, with prefix= where its tensors have another"
+            )
         kind, bias = get("model_type") or "", bool(get("attention_bias"))
         fields: Dict[str, Any] = {
             "hidden_size": get("hidden_size"),
@@ -112,14 +119,17 @@ class Config:
 
     @property
     def q_rows(self) -> int:
+        """The rows of the queries' projection."""
         return self.n_heads * self.head_dim
 
     @property
     def kv_rows(self) -> int:
+        """The rows of the projection of keys, or of values."""
         return self.n_kv_heads * self.head_dim
 
     @property
     def padded_vocab_size(self) -> int:
+        """The rows of the vocabulary as the server pads them."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
     def vocab_rows(self, tp: int) -> List[int]:
@@ -158,6 +168,7 @@ def _experts_of_hf(kind: str, get: Callable[..., Any]) -> Dict[str, Any]:
     return {**found, "expert_size": get("moe_intermediate_size"), "shared_expert_size": shared}
 
 
+_HF_NUMBERS = ("hidden_size", "num_attention_heads", "intermediate_size", "num_hidden_layers")
 _HF_EXPERT = "mlp.experts.0.gate_proj.weight"
 _EXPERTS = "mlp.experts.w13_weight"
 

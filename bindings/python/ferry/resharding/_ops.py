@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .utils import TransferOp
 
 _CHUNK = 256  # ops that iteration asks for at once
+_SHOWN = 32
 
 
 class LazyOps(MutableSequence["TransferOp"]):
@@ -138,7 +139,11 @@ class LazyOps(MutableSequence["TransferOp"]):
     __rmul__ = __mul__
 
     def __repr__(self) -> str:
-        return repr(list(self))
+        """A list's, as far as anybody reads it."""
+        if len(self) <= _SHOWN:
+            return repr(list(self))
+        shown = ", ".join(map(repr, self[:_SHOWN]))
+        return f"[{shown}, ... {len(self) - _SHOWN} more]"
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return list, (list(self),)

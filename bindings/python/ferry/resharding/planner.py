@@ -34,6 +34,7 @@ from typing import (
 
 from .. import _errors, _ferry
 from .._errors import Error, InvalidInput
+from .._repr import never_raises
 from .utils import (
     ParameterMetadata,
     ReshardPlan,
@@ -364,6 +365,10 @@ class RosterPlan:
         from .._plan import Plan
 
         return Plan(self._core)
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<ferry.RosterPlan {self.digest[:8]} of {self.world_size:,} ranks>"
 
     def for_rank(self, rank: int) -> ReshardPlan:
         """What one rank sends and receives, with the names of its own models."""

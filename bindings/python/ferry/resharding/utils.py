@@ -195,7 +195,7 @@ def extract_all(
     num_experts: Optional[int] = None,
     prefixes: Optional[dict[str, str]] = None,
 ) -> List[ParameterMetadata]:
-    """:func:`extract_param_metadata` of many parameters of one rank, which share their lists."""
+    """Does :func:`extract_param_metadata` of many parameters of one rank, which share their lists."""
     groups = ranks_of_groups(pg_collection)
     fields = _ferry.extract_params(list(named), owner_rank, groups, num_experts, prefixes)
     return [ParameterMetadata(*one) for one in fields]

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .... import _ferry
 from ...._errors import Error, InvalidInput
+from ...._repr import never_raises
 from ..nvshmem_types import ScheduledBatch, WorkloadGroup, WorkloadSummary
 
 Workloads = Dict[int, List[WorkloadGroup]]
@@ -53,6 +54,14 @@ class CommunicationScheduler:
         self._rule = _choice("rule", rule, _RULES)
         self._duplex = _choice("duplex", duplex, _DUPLEXES)
         self._group, self._world, self._exchange = group, world, exchange
+
+    @never_raises
+    def __repr__(self) -> str:
+        names = [
+            next(name for name, number in known.items() if number == own)
+            for known, own in ((_RULES, self._rule), (_DUPLEXES, self._duplex))
+        ]
+        return f"<ferry.CommunicationScheduler, rule={names[0]!r}, duplex={names[1]!r}>"
 
     def build_schedule(
         self, workloads: Workloads, my_pe: int, n_pes: int
