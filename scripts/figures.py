@@ -480,8 +480,9 @@ Figures are medians. Behind a semicolon is the spread: the middle half of the ro
 - **2 rounds only**: fewer than five. Take such sections for the order of magnitude.
 
 "Others" is the share of the cores that went to anything else than the benchmark while it ran; the load is the average
-of a minute, with what had just ended. A benchmark waits for a quiet machine before it begins. Open MPI is 4.1.4 of
-Debian 12. Inputs, and binding to cores, are equal on both sides of every ratio, but where a section has a doubt.
+of a minute, with what had just ended. A benchmark waits for a quiet machine before it begins
+([what that is](decisions/0035-when-a-machine-is-quiet.md)). Open MPI is 4.1.4 of Debian 12. Inputs, and binding to cores,
+are equal on both sides of every ratio, but where a section has a doubt.
 """
 
 
