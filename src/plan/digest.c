@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Raise when the same input makes other moves. */
-enum { PLANNER_VERSION = 2 };
+enum { PLANNER_VERSION = 3 };
 
 /*
  * The order of one rank's parameters as a polynomial over their hashes: lists concatenate by
