@@ -32,6 +32,14 @@ static void requests(rank_thread *self)
     expect_status(self, FERRY_ERR_MISUSE, start_gather(comm, &t, &second, &self->error));
     expect(self, second == NULL);
     ferry_request_destroy(request);
+    /* What is refused leaves the handle free. */
+    for (int i = 0; i < 2; i++) {
+        expect_status(self, FERRY_ERR_INVALID_INPUT,
+                      ferry_mixed_comm_start(comm, FERRY_MIXED_N_OPS, &t.from, &t.to,
+                                             FERRY_MIXED_MODE_DEFAULT, NULL, &second,
+                                             &self->error));
+        expect(self, second == NULL && strstr(self->error.message, "uses this handle") == NULL);
+    }
     fill(&t, self->rank);
     expect_ok(self, start_gather(comm, &t, &request, &self->error));
     ferry_request_destroy(request); /* waits */

@@ -143,6 +143,7 @@ static const mutation plan_mutations[] = {
      "moves[0]|\"id\""},
     {"negative", "'src':[[0", "'src':[[-1", FERRY_ERR_INVALID_INPUT, "moves[0].src[0]"},
     {"cut off", "]}", "]", FERRY_ERR_INVALID_INPUT, "expected"},
+    {"no value", "'world':3", "'world':", FERRY_ERR_INVALID_INPUT, "expected a value"},
     {"rest", "]}", "]}]", FERRY_ERR_INVALID_INPUT, "byte"},
 };
 
@@ -319,6 +320,8 @@ static void test_failing_allocations(void **state)
             fy_alloc_fail_after(n++);
             status = prove(way == 0 ? FY_PROOF_SMALL_SHARD : 0, NULL, &error);
             assert_true(status == FERRY_OK || status == FERRY_ERR_NO_MEMORY);
+            size_t length = strlen(error.message); /* which names what it was for */
+            assert_true(status == FERRY_OK || (length > 10 && error.message[length - 1] != ' '));
         } while (status != FERRY_OK);
         fy_alloc_fail_after(-1);
         assert_true(n > 10);

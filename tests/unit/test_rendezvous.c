@@ -9,8 +9,10 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -88,8 +90,8 @@ static void *visit(void *argument)
     guest *one   = argument;
     one->meeting = (fy_meeting)FY_MEETING_INIT;
     atomic_store(&one->number, (int)syscall(SYS_gettid));
-    one->status  = fy_meet_file(&one->meeting, one->path, one->rank, one->n_ranks, &one->settings,
-                                &one->error);
+    one->status = fy_meet_file(&one->meeting, one->path, one->rank, one->n_ranks, &one->settings,
+                               &one->error);
     return NULL;
 }
 
@@ -343,6 +345,28 @@ static void test_file_refused(void **state)
     rmdir(path);
 }
 
+/* A file system that takes no more: the path and the reason are said, and nothing stays there. */
+static void test_file_cannot_be_written(void **state)
+{
+    (void)state;
+    const char   *path = path_of("full");
+    struct rlimit before, none;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none               = before;
+    none.rlim_cur      = 0;
+    void (*usual)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    ferry_world *world  = NULL;
+    ferry_error  error  = {""};
+    ferry_status status = ferry_world_create_from_file(path, 0, 2, NULL, &world, &error);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, usual);
+    check_status("full", FERRY_ERR_IO, status, &error);
+    check_says("full", "full", &error);
+    check_says("full", " cannot be written: File too large", &error);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
 static void test_file_absent(void **state)
 {
     (void)state;
@@ -401,6 +425,7 @@ int main(void)
         cmocka_unit_test(test_file_sizes_differ),
         cmocka_unit_test(test_file_damaged),
         cmocka_unit_test(test_file_refused),
+        cmocka_unit_test(test_file_cannot_be_written),
         cmocka_unit_test(test_file_absent),
         cmocka_unit_test(test_file_of_another),
         cmocka_unit_test(test_file_numbers),

@@ -497,7 +497,11 @@ static void test_damage(void **state)
         open_world(&w, plan, &options, form == 1);
         expect("whole", &w, FERRY_OK, NULL);
         size_t longest[MAX_CALLS];
-        memcpy(longest, w.hub.longest, sizeof longest); /* failures make longer messages */
+        memcpy(longest, w.hub.longest, sizeof longest);  /* failures make longer messages */
+        for (unsigned char mask = 1; mask < 4; mask++) { /* another kind of message */
+            w.hub.tamper = (tamper){.call = 0, .victim = 0, .sender = 1, .at = 0, .mask = mask};
+            expect("another kind", &w, FERRY_ERR_EXCHANGE, "");
+        }
         for (int call = 0; call < 3; call++) {
             for (size_t at = 0; at < longest[call]; at += call == 1 ? 11 : 3) {
                 /* A gathered message matters to rank 0; where all count votes, to all. */

@@ -202,6 +202,43 @@ static void test_columns(void **state)
                     (const char *[]){"task 77776 ", "task 77777 ", NULL});
 }
 
+/* A range that begins and ends within rows, and a column that reaches it, or does not, by a row. */
+static void test_range_through_rows(void **state)
+{
+    static const uint64_t far = (uint64_t)1 << 30, row = 65536, part = 8192;
+    const struct {
+        const char *name;
+        uint64_t    first, n_rows;
+        bool        meets;
+    } rows[] = {
+        {"to where the range begins, further on", 0, far + 1, false},
+        {"to its first whole row", 0, far + 2, true},
+        {"from its last whole row on", far + 3, far, true},
+        {"from where it has ended, before", far + 4, far, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        fy_registry registry = {0};
+        uint64_t    bytes    = 3 * far * row;
+        ferry_box   range =
+            flat_box(far_memory(), bytes, far * row + row / 2, row / 2 + 3 * row + part);
+        ferry_box column     = FERRY_BOX_INIT;
+        column.buffer        = ferry_buffer_of(far_memory(), bytes);
+        column.element_bytes = part;
+        column.offset        = rows[i].first * row + 2 * part;
+        column.n_dims        = 1;
+        column.length[0]     = rows[i].n_rows;
+        column.stride[0]     = row;
+        add_end(&registry, false, 1, 0, &range);
+        add_end(&registry, false, 2, 0, &column);
+        if (rows[i].meets) {
+            expect_conflict(&registry, rows[i].name, (const char *[]){"task 1 ", "task 2 ", NULL});
+        } else {
+            expect_none(&registry, rows[i].name);
+        }
+    }
+}
+
 /* A grid of boxes, in no order, beside rows that are whole. */
 static void test_grid(void **state)
 {
@@ -369,9 +406,13 @@ static void test_reads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),      cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_grid),        cmocka_unit_test(test_many),
-        cmocka_unit_test(test_odd_strides), cmocka_unit_test(test_reads),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_range_through_rows),
+        cmocka_unit_test(test_grid),
+        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_odd_strides),
+        cmocka_unit_test(test_reads),
         cmocka_unit_test(test_transposed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

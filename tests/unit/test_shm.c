@@ -526,6 +526,36 @@ static void test_limited(void **state)
     run_processes(2, run_limited, NULL, FERRY_ANY_RANK);
 }
 
+/* One rank that may open nothing more: all hear of it, and nothing is half made. */
+static void run_without_descriptors(rank_thread *self)
+{
+    ferry_transport *transport;
+    ferry_region    *region = NULL;
+    struct rlimit    limit, none;
+    expect_ok(self, ferry_transport_open(self->world, "shm", &transport, &self->error));
+    expect(self, getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    none     = limit;
+    int next = dup(STDERR_FILENO);
+    close(next);
+    none.rlim_cur = (rlim_t)next;
+    expect(self, self->rank == 0 || setrlimit(RLIMIT_NOFILE, &none) == 0);
+    expect_status(self, FERRY_ERR_LIMIT,
+                  ferry_region_alloc(transport, 4096, &region, &self->error));
+    expect_says(self, "no descriptor is left for symmetric memory (");
+    expect_says(self, "raise `ulimit -n`");
+    expect(self, region == NULL && setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    expect_ok(self, ferry_region_alloc(transport, 4096, &region, &self->error));
+    expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    ferry_region_free(region);
+    ferry_transport_close(transport);
+}
+
+static void test_without_descriptors(void **state)
+{
+    (void)state;
+    run_processes(2, run_without_descriptors, NULL, FERRY_ANY_RANK);
+}
+
 /*
  * Cross-memory attach of many pieces
  */
@@ -728,10 +758,16 @@ static void run_dead_peer(rank_thread *self)
     expect_ok(self, ferry_transport_open(self->world, "shm", &transport, &self->error));
     expect_ok(self, ferry_region_alloc(transport, 64, &region, &self->error));
     expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    ferry_signal left = {region, 0, 1, FERRY_SIGNAL_ADD}; /* the barrier, which must be whole */
+    ferry_buffer none = ferry_buffer_of(NULL, 0);
     if (self->rank == VICTIM) {
-        ferry_signal_wait(transport, region, 0, FERRY_COMPARE_NE, 0, 0, 0.02, NULL, NULL);
+        expect_ok(self, ferry_signal_wait(transport, region, 0, FERRY_COMPARE_GE, self->n_ranks - 1,
+                                          FERRY_ANY_RANK, 100, NULL, &self->error));
+        ferry_signal_wait(transport, region, 0, FERRY_COMPARE_EQ, 0, 0, 0.02, NULL, NULL);
         raise(SIGKILL);
     }
+    expect_ok(self,
+              ferry_put_signal(transport, VICTIM, region, 0, &none, &left, NULL, &self->error));
     while (status == FERRY_OK) {
         status = fy_transport_attach_write(transport, VICTIM, &here, 1, &there, 1, &self->error);
     }
@@ -755,13 +791,21 @@ static void test_dead_peer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allowed),    cmocka_unit_test(test_attach_denied),
-        cmocka_unit_test(test_old_kernel), cmocka_unit_test(test_no_pages),
-        cmocka_unit_test(test_unmapped),   cmocka_unit_test(test_closed),
-        cmocka_unit_test(test_death),      cmocka_unit_test(test_mapped),
-        cmocka_unit_test(test_secretive),  cmocka_unit_test(test_limited),
-        cmocka_unit_test(test_pieces),     cmocka_unit_test(test_holes),
-        cmocka_unit_test(test_hidden),     cmocka_unit_test(test_dead_peer),
+        cmocka_unit_test(test_allowed),
+        cmocka_unit_test(test_attach_denied),
+        cmocka_unit_test(test_old_kernel),
+        cmocka_unit_test(test_no_pages),
+        cmocka_unit_test(test_unmapped),
+        cmocka_unit_test(test_closed),
+        cmocka_unit_test(test_death),
+        cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_secretive),
+        cmocka_unit_test(test_limited),
+        cmocka_unit_test(test_without_descriptors),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_holes),
+        cmocka_unit_test(test_hidden),
+        cmocka_unit_test(test_dead_peer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -218,6 +218,32 @@ static void test_ranges(void **state)
     on_engines(2, run_ranges);
 }
 
+static void check_waits(rank_thread *self, ferry_transport *transport, ferry_region *region)
+{
+    const struct {
+        ferry_transport *transport;
+        ferry_region    *region;
+        uint32_t         compare, from;
+        double           seconds;
+        const char      *says;
+    } rows[] = {
+        {NULL, region, FERRY_COMPARE_EQ, 0, 0, "needs a transport and a region"},
+        {transport, NULL, FERRY_COMPARE_EQ, 0, 0, "needs a transport and a region"},
+        {transport, region, FERRY_COMPARE_GT + 1, 0, 0, "is no ferry_compare"},
+        {transport, region, FERRY_COMPARE_EQ, 2, 0, "no rank 2 in a world of 2 ranks"},
+        {transport, region, FERRY_COMPARE_EQ, 0, NAN, "the limit is no number of seconds"},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        uint64_t seen = 77;
+        expect_status(self, FERRY_ERR_MISUSE,
+                      ferry_signal_wait(rows[i].transport, rows[i].region, 0,
+                                        (ferry_compare)rows[i].compare, 0, rows[i].from,
+                                        rows[i].seconds, &seen, &self->error));
+        expect_says(self, rows[i].says);
+        expect(self, seen == 77);
+    }
+}
+
 /* Arguments that are wrong in themselves; rank 0 alone makes the calls. */
 static void check_arguments(rank_thread *self, ferry_transport *transport, ferry_region *region,
                             ferry_transport *other, ferry_region *foreign)
@@ -233,6 +259,7 @@ static void check_arguments(rank_thread *self, ferry_transport *transport, ferry
     ferry_region *registered;
     device.kind          = FERRY_MEMORY_CUDA;
     strange.registration = region;
+    check_waits(self, transport, region);
     expect_status(self, FERRY_ERR_MISUSE, ferry_put(NULL, 1, region, 0, &buffer, NULL, error));
     expect_status(self, FERRY_ERR_MISUSE, ferry_put(transport, 1, NULL, 0, &buffer, NULL, error));
     expect_status(self, FERRY_ERR_MISUSE, ferry_put(transport, 1, region, 0, NULL, NULL, error));
