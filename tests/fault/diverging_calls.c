@@ -33,7 +33,7 @@ typedef struct scene {
     ferry_world      *world;
     ferry_transport  *transport;
     ferry_region     *region;
-    ferry_service    *scheduled[2], *registered, *fresh;
+    ferry_service    *scheduled[2], *registered, *fresh, *bound;
     ferry_mixed_comm *mixed[2], *constructed;
     ferry_buffer      from, to;
 } scene;
@@ -165,11 +165,16 @@ static ferry_mixed_comm_options mixed_options(const scene *s)
     options.use_autotune             = false;
     if (getenv("FERRY_NODES") != NULL) {
         options.world_rank = options.inter_rank = s->rank;
-        options.world_size = N_RANKS;
-        options.local_size = 1;
-        options.inter_size = N_RANKS;
+        options.world_size                      = N_RANKS;
+        options.local_size                      = 1;
+        options.inter_size                      = N_RANKS;
     }
     return options;
+}
+
+static ferry_status call_rebind(scene *s, ferry_error *error)
+{
+    return ferry_service_rebind(s->bound, NULL, NULL, error);
 }
 
 static ferry_status call_mixed_create(scene *s, ferry_error *error)
@@ -251,6 +256,7 @@ static const struct call {
     {"finalize", call_finalize, "ferry_service_finalize", NULL},
     {"destroy", call_destroy, "ferry_service_finalize of service 2", NULL},
     {"recover", call_recover, "ferry_service_recover", NULL},
+    {"rebind", call_rebind, "ferry_service_rebind of service 4", NULL},
     {"mixed_create", call_mixed_create, "ferry_mixed_comm_create", NULL},
     {"mixed_memory", call_mixed_memory, "ferry_mixed_comm_init_virtual_memory", NULL},
     {"mixed_nvshmem", call_mixed_nvshmem, "ferry_mixed_comm_init_nvshmem", NULL},
@@ -293,6 +299,60 @@ static ferry_status make_service(scene *s, bool is_scheduled, ferry_service **se
     return status;
 }
 
+static const char SPEC[] =
+    "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [3, 3],"
+    " \"dtype\": \"u8\"}], \"source\": {\"mesh\": [[\"tp\", 3]], \"rules\": [{\"match\": \"*\","
+    " \"shard\": [{\"dim\": 0, \"axis\": \"tp\"}]}]}, \"destination\": {\"mesh\": [[\"tp\", 3]],"
+    " \"rules\": [{\"match\": \"*\", \"shard\": [{\"dim\": 1, \"axis\": \"tp\"}]}]}}";
+
+/* A service with a plan, which is what can be bound anew. */
+static ferry_status bind_plan(scene *s, ferry_plan *plan, ferry_error *error)
+{
+    ferry_tensors *sides[2]  = {NULL, NULL};
+    ferry_buffer   memory[2] = {ferry_buffer_of(s->from.base, 3), ferry_buffer_of(s->to.base, 3)};
+    ferry_status   status    = FERRY_OK;
+    for (int i = 0; status == FERRY_OK && i < 2; i++) {
+        status = ferry_tensors_create(&sides[i], error);
+        if (status == FERRY_OK) {
+            status = ferry_tensors_add(sides[i], "w", &memory[i], error);
+        }
+    }
+    if (status == FERRY_OK) {
+        status = ferry_service_bind(s->bound, plan, sides[0], sides[1], error);
+    }
+    ferry_tensors_destroy(sides[0]);
+    ferry_tensors_destroy(sides[1]);
+    return status;
+}
+
+static ferry_status make_bound(scene *s, ferry_error *error)
+{
+    ferry_service_options options = FERRY_SERVICE_OPTIONS_INIT;
+    ferry_plan_options    how     = FERRY_PLAN_OPTIONS_INIT;
+    ferry_spec           *spec    = NULL;
+    ferry_plan           *plan    = NULL;
+    options.transport             = s->transport;
+    ferry_status status           = ferry_spec_parse(SPEC, sizeof SPEC - 1, "rows", &spec, error);
+    if (status == FERRY_OK) {
+        status = ferry_plan_create(spec, &how, &plan, error);
+    }
+    if (status == FERRY_OK) {
+        status = ferry_service_create(s->world, &options, &s->bound, error);
+    }
+    if (status == FERRY_OK) {
+        status = ferry_service_init(s->bound, FERRY_LOG_OFF, error);
+    }
+    if (status == FERRY_OK) {
+        status = bind_plan(s, plan, error);
+    }
+    if (status == FERRY_OK) {
+        status = ferry_service_schedule(s->bound, error);
+    }
+    ferry_plan_destroy(plan);
+    ferry_spec_destroy(spec);
+    return status;
+}
+
 static ferry_status make_mixed(scene *s, bool only_construct, ferry_mixed_comm **comm_out,
                                ferry_error *error)
 {
@@ -320,6 +380,9 @@ static ferry_status make_scene(scene *s, ferry_error *error)
     }
     if (status == FERRY_OK) {
         status = make_service(s, false, &s->registered, error);
+    }
+    if (status == FERRY_OK) {
+        status = make_bound(s, error);
     }
     if (status == FERRY_OK) {
         status = ferry_service_create(s->world, &fresh, &s->fresh, error);
