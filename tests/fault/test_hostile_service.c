@@ -193,6 +193,38 @@ void __wrap_fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use
     __real_fy_run_letter(service, to, use, &letter, length - (verdict == TOO_SHORT ? 4 : 0));
 }
 
+/* What becomes of the letters in which the first rank gets such messages. */
+static enum { TRUE_LETTERS, ONLY_LENGTHS, NO_LENGTHS, WRONG_LENGTHS } letters;
+static fy_world_ops true_ops, false_ops; /* of the rank that sends them */
+
+static ferry_status send_harmed(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,
+                                size_t n, bool waits, ferry_error *error)
+{
+    uint64_t      begin = fy_letter_tag(FY_LETTER_PAIR, FY_THING_SERVICE, 0, 0);
+    uint64_t      end   = fy_letter_tag((fy_letter_use)(FY_LETTER_PAIR + 1), FY_THING_NONE, 0, 0);
+    uint64_t      whole = 1;
+    unsigned char letter[64 << 10];
+    if (tag < begin || tag >= end || n <= sizeof whole + 1 || n > sizeof letter) {
+        return true_ops.send(world, to, tag, bytes, n, waits, error);
+    }
+    was_harmed = true;
+    memcpy(letter, bytes, n);
+    if (letters == WRONG_LENGTHS) {
+        memcpy(letter, &whole, sizeof whole);
+    } else {
+        n = letters == ONLY_LENGTHS ? sizeof whole : 4;
+    }
+    return true_ops.send(world, to, tag, letter, n, waits, error);
+}
+
+static void harm_letters(ferry_world *world)
+{
+    true_ops       = *world->ops;
+    false_ops      = true_ops;
+    false_ops.send = send_harmed;
+    world->ops     = &false_ops;
+}
+
 /*
  * The ranks
  */
@@ -304,6 +336,9 @@ static void *run_rank(void *argument)
     options.n_threads  = 1;
     options.memory_cap = 1 << 20;
     options.slot_bytes = 16 << 10;
+    if (status == FERRY_OK && letters != TRUE_LETTERS && me->rank != VICTIM) {
+        harm_letters(me->world);
+    }
     if (status == FERRY_OK) {
         status = ferry_service_create(me->world, &options, &me->service, &me->error);
     }
@@ -652,6 +687,26 @@ static void test_words_and_letters(void **state)
     }
 }
 
+/* A letter that brings nothing, or says nothing, would have its reader wait for ever. */
+static void test_letters(void **state)
+{
+    static const char *const says[] = {[ONLY_LENGTHS]  = "rank 1 sent none of what it said",
+                                       [NO_LENGTHS]    = "rank 1 sent a message of 4 bytes",
+                                       [WRONG_LENGTHS] = "rank 1 sent more than it said"};
+    (void)state;
+    for (int what = ONLY_LENGTHS; what <= WRONG_LENGTHS; what++) {
+        static rank_state ranks[N_RANKS];
+        letters = what;
+        run_attack(way_named("slots"), NULL, ranks);
+        letters = TRUE_LETTERS;
+        check_row(says[what], was_harmed);
+        for (uint32_t r = 0; r < N_RANKS; r++) {
+            check_status(says[what], FERRY_ERR_EXCHANGE, ranks[r].scheduled, &ranks[r].error);
+            check_says(says[what], says[what], &ranks[r].error);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     first_seed = first_seed_of(1);
@@ -662,8 +717,8 @@ int main(int argc, char **argv)
             first_seed = strtoull(argv[++i], NULL, 10);
         }
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lies),
-                                       cmocka_unit_test(test_words_and_letters),
-                                       cmocka_unit_test(test_any_harm)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lies), cmocka_unit_test(test_words_and_letters),
+        cmocka_unit_test(test_letters), cmocka_unit_test(test_any_harm)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
