@@ -24,7 +24,6 @@ static ferry_status check_ready(const ferry_mixed_comm *comm, ferry_error *error
     return FERRY_OK;
 }
 
-/* All ranks come to the same: what they differ in would be seen by the headers. */
 /*
  * Who has not begun the call is asked where it is: it may be in another one, which this rank will
  * not make while it waits. What comes when the call is over is forgotten.
@@ -41,6 +40,7 @@ static void forget_answers(ferry_mixed_comm *comm)
     }
 }
 
+/* All ranks come to the same: what they differ in would be seen by the headers. */
 static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_t block_lines,
                      const ferry_mixed_tensor *in, const ferry_mixed_tensor *out)
 {
@@ -296,21 +296,19 @@ static void look_around(driver *d)
 /* How long nothing is done before it is asked why. */
 enum { FIRST_PATIENCE_NS = 20000000, MOST_PATIENCE_NS = 100000000 };
 
-/* How long a test moves on what else was started. */
-enum { POLL_NS = 1000000 };
-
 static ferry_status drive(driver *d, ferry_error *error)
 {
     ferry_mixed_comm *comm        = d->comm;
-    int64_t           patience_ns = FIRST_PATIENCE_NS;
-    ferry_status      status      = FERRY_OK;
-    d->worked_ns                  = 0;
+    int64_t           patience_ns = FIRST_PATIENCE_NS, shared_ns = 0;
+    ferry_status      status = FERRY_OK;
+    d->worked_ns             = 0;
     work(d);
     while (!is_over(d)) {
         status = fy_comm_state(comm, error);
         if (status != FERRY_OK) {
             return status;
         }
+        fy_works_share(comm->world, &shared_ns);
         d->worked = false;
         status    = fy_world_wait(comm->world, ready, sleep_ns, d, patience_ns, error);
         if (d->worked) {
@@ -492,12 +490,14 @@ static ferry_status outcome_of(const fy_mixed_request *request, ferry_error *err
                : fy_fail(error, request->status, "%s", request->error.message);
 }
 
+/* Too late where this rank has done its part: the others may have the call behind them. */
 static void obey_cancel(fy_mixed_request *request)
 {
-    if (atomic_load(&request->cancelled)) {
-        fy_comm_break(request->comm, FERRY_ERR_ABORTED, "rank %u cancelled call %llu",
-                      request->comm->topology.world_rank,
-                      (unsigned long long)request->comm->call.number);
+    ferry_mixed_comm *comm = request->comm;
+    driver            d    = {.comm = comm, .n = comm->call.geometry.n_lanes};
+    if (atomic_load(&request->cancelled) && !is_over(&d)) {
+        fy_comm_break(comm, FERRY_ERR_ABORTED, "rank %u cancelled call %llu",
+                      comm->topology.world_rank, (unsigned long long)comm->call.number);
     }
 }
 
@@ -573,7 +573,7 @@ static void test_once(fy_mixed_request *request)
     ferry_status      status;
     obey_cancel(request);
     poll_once(request);
-    fy_works_move(comm->world, fy_now_ns() + POLL_NS);
+    fy_works_move(comm->world);
     status = fy_comm_state(comm, &request->error);
     if (status != FERRY_OK) {
         close_request(request, status);
@@ -613,7 +613,11 @@ static ferry_status wait_request(ferry_request *base, ferry_error *error)
     }
     if (!request->done) {
         obey_cancel(request);
-        close_request(request, work_until_over(request->comm, FY_JOINT_MIXED_RUN, &request->error));
+        status = fy_comm_state(request->comm, &request->error);
+        status = status == FERRY_OK
+                     ? work_until_over(request->comm, FY_JOINT_MIXED_RUN, &request->error)
+                     : status;
+        close_request(request, status);
     }
     let_go(request);
     return outcome_of(request, error);
@@ -627,6 +631,7 @@ static void move_on(void *context, int64_t until_ns)
     (void)until_ns; /* once is short */
     if (request != NULL && seize(request)) {
         if (request->is_held && !request->done) {
+            obey_cancel(request);
             poll_once(request);
         }
         let_go(request);
@@ -635,8 +640,9 @@ static void move_on(void *context, int64_t until_ns)
 
 static int64_t look_again_ns(void *context)
 {
+    enum { AGAIN_NS = 1000000 };
     (void)context;
-    return POLL_NS;
+    return AGAIN_NS;
 }
 
 void fy_comm_work_add(ferry_mixed_comm *comm, uint32_t number)

@@ -111,13 +111,15 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
     if (request == NULL) {
         return fy_fail_no_memory(error, "a request");
     }
-    status = fy_run_begin(service, error);
+    status = fy_run_begin(service, request, error);
     if (status != FERRY_OK) {
         request->is_spare = true;
         return status;
     }
+    pthread_mutex_lock(&service->working);
     service->request = request;
-    fy_work_start(service->world, &service->work, true);
+    pthread_mutex_unlock(&service->working);
+    fy_work_start(service->world, &service->work, true); /* other waits move it on, too */
     *request_out = &request->base;
     return FERRY_OK;
 }
@@ -153,6 +155,12 @@ static void call_back(fy_run_request *request, bool last)
     }
 }
 
+bool fy_request_agrees(fy_run_request *request)
+{
+    call_back(request, false);
+    return !atomic_load(&request->cancelled);
+}
+
 static void check_cancel(fy_run_request *request)
 {
     ferry_service *service = request->service;
@@ -162,7 +170,7 @@ static void check_cancel(fy_run_request *request)
     }
 }
 
-/* One step; false where nothing could be done. The first one asks before it moves anything. */
+/* One step; false where nothing could be done. */
 static bool advance(fy_run_request *request)
 {
     ferry_service *service = request->service;
@@ -196,6 +204,7 @@ static void move_on(void *context, int64_t until_ns)
     }
     if (service->request != NULL && !fy_run_is_over(service)) {
         fy_transport_work(service->transport);
+        check_cancel(service->request);
         while (fy_run_step(service) && !fy_run_is_over(service) && fy_now_ns() < until_ns) {}
         fy_watch_tick(service);
     }
@@ -254,10 +263,11 @@ static void give_up_waiting(const ferry_service *service, int64_t waited_ns)
 static void work_until_over(fy_run_request *request, int64_t limit_ns)
 {
     ferry_service *service  = request->service;
-    int64_t        begin_ns = fy_now_ns();
-    service->blocks         = true;
+    int64_t        begin_ns = fy_now_ns(), shared_ns = 0;
+    service->blocks = true;
     fy_work_block(service->world, &service->work, FY_JOINT_SERVICE_RUN);
     while (!fy_run_is_over(service)) {
+        fy_works_share(service->world, &shared_ns);
         if (advance(request)) {
             continue;
         }
@@ -331,7 +341,7 @@ static ferry_status run_request_test(ferry_request *base, bool *done_out, ferry_
     }
     *done_out = atomic_load(&request->done);
     if (!*done_out) { /* who tests one run after the other holds up nobody who has another order */
-        fy_works_move(service->world, fy_now_ns() + TEST_NS);
+        fy_works_move(service->world);
     }
     pthread_mutex_unlock(&service->working);
     return *done_out ? outcome_of(request, error) : FERRY_OK;

@@ -61,7 +61,7 @@ static outcome look(const wait_state *wait)
     if (wait->ready(wait->context)) {
         return READY;
     }
-    fy_works_move(wait->world, INT64_MAX);
+    fy_works_move(wait->world);
     return fy_failed(wait->world->failure) ? FAILED : WAITING;
 }
 

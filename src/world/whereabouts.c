@@ -251,10 +251,13 @@ void fy_work_start(ferry_world *world, fy_work *work, bool is_started)
 
 /*
  * Started runs are moved on by every wait of the world and by tests of other runs, so that no order
- * of waits and tests keeps one from another. Who waits within a step, or beside another thread that
- * moves them, leaves it at that.
+ * of waits and tests keeps one from another; each for a moment at a time, however much there is to
+ * do, for peers in the others would take this rank for stuck. Who waits within a step, or beside
+ * another thread that moves them, leaves it at that.
  */
-void fy_works_move(ferry_world *world, int64_t until_ns)
+enum { MOVE_NS = 1000 * 1000 };
+
+void fy_works_move(ferry_world *world)
 {
     fy_whereabouts *here = world->here;
     if (atomic_load_explicit(&here->n_started, memory_order_relaxed) == 0 ||
@@ -263,10 +266,19 @@ void fy_works_move(ferry_world *world, int64_t until_ns)
     }
     for (fy_work *work = here->works; work != NULL; work = work->next) {
         if (work->step != NULL) {
-            work->step(work->context, until_ns);
+            work->step(work->context, fy_now_ns() + MOVE_NS);
         }
     }
     pthread_mutex_unlock(&here->stepping);
+}
+
+void fy_works_share(ferry_world *world, int64_t *shared_ns_inout)
+{
+    bool any = atomic_load_explicit(&world->here->n_started, memory_order_relaxed) != 0;
+    if (any && fy_now_ns() - *shared_ns_inout > MOVE_NS) {
+        fy_works_move(world);
+        *shared_ns_inout = fy_now_ns();
+    }
 }
 
 int64_t fy_works_sleep_ns(ferry_world *world)

@@ -90,9 +90,9 @@ typedef struct fy_work {
     _Atomic int64_t active_ns; /* when its run was last moved on */
     uint32_t        n_blocked; /* threads that wait for its run, within this call */
     fy_joint_call   blocked_in;
-    /* Moves a run on that was started, from within any wait of the world or test of another run,
-     * for no longer than there is something to do and until_ns; never waits. sleep_ns: see
-     * fy_world_wait. */
+    /* Moves a run on that was started, from within another one or any wait of the world, for no
+     * longer than there is something to do and until_ns; never waits. sleep_ns: see fy_world_wait.
+     */
     void (*step)(void *context, int64_t until_ns);
     int64_t (*sleep_ns)(void *context);
     void *context;

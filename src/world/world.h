@@ -189,8 +189,10 @@ void fy_work_over(ferry_world *world, fy_work *work);
 void fy_work_block(ferry_world *world, fy_work *work, fy_joint_call call);
 void fy_work_unblock(ferry_world *world, fy_work *work);
 /* The run was started and is moved on by all waits from here on, or is not any more. */
-void    fy_work_start(ferry_world *world, fy_work *work, bool is_started);
-void    fy_works_move(ferry_world *world, int64_t until_ns);
+void fy_work_start(ferry_world *world, fy_work *work, bool is_started);
+void fy_works_move(ferry_world *world);
+/* The same for who works on without a wait: it keeps half of the time. *shared_ns begins as 0. */
+void    fy_works_share(ferry_world *world, int64_t *shared_ns_inout);
 int64_t fy_works_sleep_ns(ferry_world *world);
 
 /*
