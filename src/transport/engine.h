@@ -179,7 +179,8 @@ typedef struct fy_engine {
      * The world has failed, and this rank goes on without peers that may still live. What they do
      * from here on, even in the middle of a copy, changes nothing in this rank's part of the
      * region, whose address and content stay; nobody reaches it by a key that was given out before.
-     * Can be repeated after an error. (optional: peers write only with this rank's help)
+     * Can be repeated after an error; FERRY_ERR_UNSUPPORTED: it would never help. (optional: peers
+     * write only with this rank's help)
      */
     ferry_status (*revoke)(void *state, const fy_region_view *region, void *attachment,
                            ferry_error *error);

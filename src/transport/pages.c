@@ -228,3 +228,14 @@ void fy_pages_free(void *base, uint64_t bytes)
         munmap(base, (size_t)rounded);
     }
 }
+
+void fy_pages_bar(void *base, uint64_t bytes)
+{
+    uint64_t rounded;
+    if (base != NULL && fy_pages_round(bytes, fy_page_bytes(), &rounded)) {
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+        if (mmap(base, (size_t)rounded, PROT_NONE, flags, -1, 0) == MAP_FAILED) {
+            (void)mprotect(base, (size_t)rounded, PROT_NONE);
+        }
+    }
+}

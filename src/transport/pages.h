@@ -19,6 +19,8 @@ uint64_t fy_page_bytes(void);
 /* Private memory of whole pages: zero, and every page is there. */
 ferry_status fy_pages_alloc(uint64_t bytes, void **base_out, ferry_error *error);
 void         fy_pages_free(void *base, uint64_t bytes); /* NULL is allowed */
+/* The same, and nothing will lie at these addresses again: who writes there gets an error. */
+void fy_pages_bar(void *base, uint64_t bytes);
 
 /*
  * Makes every page of mapped memory present and writable here; its content stays. An older kernel

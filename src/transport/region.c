@@ -35,6 +35,7 @@ void fy_region_destroy(ferry_region *region)
     if (region == NULL) {
         return;
     }
+    bool is_barred = fy_region_is_exposed_for_good(region);
     fy_region_forget_exposed(region);
     for (uint32_t i = region->transport->n_engines; i-- > 0;) {
         const fy_open_engine *engine = &region->transport->engines[i];
@@ -42,7 +43,9 @@ void fy_region_destroy(ferry_region *region)
             engine->table->release(engine->state, &region->view, region->attachments[i]);
         }
     }
-    if (region->pages) {
+    if (region->pages && is_barred) {
+        fy_pages_bar(region->view.base, region->view.bytes);
+    } else if (region->pages) {
         fy_pages_free(region->view.base, region->view.bytes);
     }
     *region->link = region->next;

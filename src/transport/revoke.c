@@ -3,7 +3,7 @@
  * What becomes of memory that ranks left behind can write to. They may be stopped in the middle of
  * a copy and wake at any time, so when the world shrinks each region gets other pages, or whatever
  * its engines do. Where that fails the region is exposed: nothing may be received into it before it
- * has been made up for.
+ * has been made up for, and never again where its engine knows no way.
  */
 #include "transport/region.h"
 
@@ -16,22 +16,30 @@ static pthread_mutex_t  lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
 static ferry_region    *exposed_regions;
 static _Atomic uint32_t n_exposed;
 
-/* By the engines of the mask: those by which ranks that were left behind reach this one. */
+/* A bit beside those of engines, which goes with the region wherever it goes. */
+#define FOR_GOOD (1u << 31)
+
+/*
+ * By the engines of the mask: those by which ranks that were left behind reach this one.
+ * FERRY_ERR_UNSUPPORTED: one of them never can.
+ */
 static ferry_status revoke_region(ferry_region *region, unsigned engines, ferry_error *error)
 {
     ferry_transport *transport = region->transport;
+    ferry_status     worst     = FERRY_OK;
     for (uint32_t i = 0; i < transport->n_engines; i++) {
         const fy_open_engine *engine = &transport->engines[i];
         bool                  asked  = (engines >> i & 1u) != 0 && fy_region_knows(region, i);
         if (asked && engine->table->revoke != NULL) {
+            ferry_error  why;
             ferry_status status =
-                engine->table->revoke(engine->state, &region->view, region->attachments[i], error);
-            if (status != FERRY_OK) {
-                return status;
+                engine->table->revoke(engine->state, &region->view, region->attachments[i], &why);
+            if (status != FERRY_OK && worst != FERRY_ERR_UNSUPPORTED) {
+                worst = fy_fail(error, status, "%s", why.message);
             }
         }
     }
-    return FERRY_OK;
+    return worst;
 }
 
 static void expose(ferry_region *region, unsigned engines)
@@ -73,12 +81,18 @@ void fy_region_move_exposure(ferry_region *region, unsigned from, unsigned to)
         return;
     }
     pthread_mutex_lock(&lock);
-    if ((region->exposed & from) != 0) {
-        region->exposed = to;
-    } else if (region->exposed != 0) {
+    unsigned moved = (region->exposed & from) != 0 ? to : 0;
+    if (region->exposed != 0 && (region->exposed & FOR_GOOD) == 0 && moved == 0) {
         unlist(region);
+    } else if (region->exposed != 0) {
+        region->exposed = moved | (region->exposed & FOR_GOOD);
     }
     pthread_mutex_unlock(&lock);
+}
+
+bool fy_region_is_exposed_for_good(const ferry_region *region)
+{
+    return (region->exposed & FOR_GOOD) != 0;
 }
 
 void fy_transport_part(void *context, const bool *may_live)
@@ -93,13 +107,15 @@ void fy_transport_part(void *context, const bool *may_live)
     }
     fy_transport_withdraw(transport);
     for (ferry_region *region = transport->regions; region != NULL; region = region->next) {
-        ferry_error why;
-        if (region->view.kind != FY_REGION_IMPORTED &&
-            revoke_region(region, engines, &why) != FERRY_OK) {
+        ferry_error  why;
+        ferry_status status = region->view.kind == FY_REGION_IMPORTED
+                                  ? FERRY_OK
+                                  : revoke_region(region, engines, &why);
+        if (status != FERRY_OK) {
             fy_log(FERRY_LOG_WARN,
                    "a rank that was left behind can still write to %llu bytes at %p: %s",
                    (unsigned long long)region->view.bytes, region->view.base, why.message);
-            expose(region, engines);
+            expose(region, engines | (status == FERRY_ERR_UNSUPPORTED ? FOR_GOOD : 0));
         }
     }
 }
@@ -123,7 +139,10 @@ ferry_status fy_memory_secure(const void *base, uint64_t bytes, ferry_error *err
         ferry_region *next = region->next_exposed;
         if (overlaps(region, base, bytes)) {
             ferry_error why;
-            status = revoke_region(region, region->exposed, &why);
+            status = fy_region_is_exposed_for_good(region)
+                         ? fy_fail(&why, FERRY_ERR_UNSUPPORTED,
+                                   "nothing can keep it from that: take other memory")
+                         : revoke_region(region, region->exposed, &why);
             if (status == FERRY_OK) {
                 unlist(region);
             } else {

@@ -147,6 +147,8 @@ ferry_status fy_memory_secure(const void *base, uint64_t bytes, ferry_error *err
 void fy_transport_part(void *context, const bool *may_live);
 /* Before a region goes. */
 void fy_region_forget_exposed(ferry_region *region);
+/* Nothing may ever lie at its addresses again, also when it has gone. */
+bool fy_region_is_exposed_for_good(const ferry_region *region);
 /* A region gets the engines of another transport: `to` has what `from` had, all others have let go
  * of it. */
 void fy_region_move_exposure(ferry_region *region, unsigned from, unsigned to);

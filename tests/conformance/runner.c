@@ -278,29 +278,9 @@ static bool is_bare(const engine_row *engine)
     return strcmp(engine->engines, engine->engine) == 0;
 }
 
-static bool has_setting(const engine_row *engine, const char *setting)
-{
-    for (size_t i = 0; i < COUNT_OF(engine->env) && engine->env[i] != NULL; i++) {
-        if (strcmp(engine->env[i], setting) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/*
- * Puts over TCP that UCX makes of messages by itself: where a peer is lost before it has heard of
- * them, UCX 1.13 ends the process ("unexpected error", ucp_request.inl). docs/worlds.md tells it.
- */
-static bool has_puts_of_messages(const engine_row *engine)
-{
-    return has_setting(engine, "FERRY_UCX_MODE=rma") && has_setting(engine, "UCX_TLS=tcp");
-}
-
 static bool is_possible(const engine_row *engine, const case_row *row)
 {
-    return !(row->processes_only && engine->threads) &&
-           !(row->ends_badly && has_puts_of_messages(engine));
+    return !(row->processes_only && engine->threads);
 }
 
 static bool is_wanted(const run_options *o, const case_row *row)

@@ -9,7 +9,8 @@
  * that tells others that this rank lives, and so ends the process there.
  *
  * The engine is linked a second time, with this in front of UCX. FERRY_UCX_LATE_SEED draws anew.
- * With FERRY_UCX_LATE_CARD UCX says that it has such a card, and connections have error handling.
+ * With FERRY_UCX_LATE_CARD UCX says that it has such a card, and connections have error handling;
+ * without, that it puts by itself, also where it could only over TCP.
  */
 #include "support/random.h"
 
@@ -80,6 +81,8 @@ ucs_status_t     __wrap_ucp_mem_map(ucp_context_h context, const ucp_mem_map_par
                                     ucp_mem_h *memory_out);
 void             __real_ucp_context_print_info(ucp_context_h context, FILE *stream);
 void             __wrap_ucp_context_print_info(ucp_context_h context, FILE *stream);
+void             __real_ucp_ep_print_info(ucp_ep_h ep, FILE *stream);
+void             __wrap_ucp_ep_print_info(ucp_ep_h ep, FILE *stream);
 
 /* Under the lock. */
 static uint32_t draw(uint32_t limit)
@@ -362,5 +365,16 @@ void __wrap_ucp_context_print_info(ucp_context_h context, FILE *stream)
     __real_ucp_context_print_info(context, stream);
     if (getenv("FERRY_UCX_LATE_CARD") != NULL) {
         fprintf(stream, "# resource 99 :  md 99 dev 99 flags -- rc_verbs/none:1\n");
+    }
+}
+
+void __wrap_ucp_ep_print_info(ucp_ep_h ep, FILE *stream)
+{
+    if (getenv("FERRY_UCX_LATE_CARD") != NULL) {
+        __real_ucp_ep_print_info(ep, stream);
+    } else {
+        const char *name = getenv("FERRY_UCX_LATE_LANE"); /* of another way to do that */
+        fprintf(stream, "# lane[0]:  1:%s/memory.0 md[1] -> md[1]/x/sysdev[255] rma#0\n",
+                name == NULL ? "cma" : name);
     }
 }

@@ -35,20 +35,25 @@ typedef struct wake_case {
     uint32_t    paths;
     uint32_t    checksum;
     uint32_t    commit;
-    bool        fails; /* at first there are no other pages for the survivors' memory */
+    bool        fails;  /* at first there are no other pages for the survivors' memory */
+    bool        by_ucx; /* a plugin, so only if it is asked for by name */
+    bool xpmem; /* UCX says that ranks write to others by themselves: only other memory helps */
 } wake_case;
 
 static const wake_case cases[] = {
-    {"mapped", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false},
-    {"mapped, path", 0, FERRY_CHECKSUM_PATH, FERRY_COMMIT_IN_PLACE, false},
-    {"mapped, end", 0, FERRY_CHECKSUM_END, FERRY_COMMIT_IN_PLACE, false},
-    {"mapped, swap", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_SWAP, false},
-    {"mapped, swap, end", 0, FERRY_CHECKSUM_END, FERRY_COMMIT_SWAP, false},
-    {"mapped, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, true},
-    {"mapped, swap, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_SWAP, true},
-    {"staged", FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false},
-    {"attach", FERRY_PATH_ATTACH, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false},
-    {"attach, swap, end", FERRY_PATH_ATTACH, FERRY_CHECKSUM_END, FERRY_COMMIT_SWAP, false},
+    {"mapped", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, false, false},
+    {"mapped, path", 0, FERRY_CHECKSUM_PATH, FERRY_COMMIT_IN_PLACE, false, false, false},
+    {"mapped, end", 0, FERRY_CHECKSUM_END, FERRY_COMMIT_IN_PLACE, false, false, false},
+    {"mapped, swap", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_SWAP, false, false, false},
+    {"mapped, swap, end", 0, FERRY_CHECKSUM_END, FERRY_COMMIT_SWAP, false, false, false},
+    {"mapped, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, true, false, false},
+    {"mapped, swap, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_SWAP, true, false, false},
+    {"staged", FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, false, false},
+    {"attach", FERRY_PATH_ATTACH, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, false, false},
+    {"attach, swap, end", FERRY_PATH_ATTACH, FERRY_CHECKSUM_END, FERRY_COMMIT_SWAP, false, false,
+     false},
+    {"ucx", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, true, false},
+    {"xpmem", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, true, true},
 };
 
 /* This process. */
@@ -192,6 +197,14 @@ static ferry_plan *make_plan(const ferry_world *world)
     return plan;
 }
 
+static void take_buffers(ferry_service *service, holding *mine)
+{
+    for (unsigned i = 0; rank >= 2 && i < 2; i++) {
+        must(ferry_memory_alloc(ferry_service_transport(service), HALF, &mine->buffers[i],
+                                &must_error));
+    }
+}
+
 static void take(ferry_service *service, holding *mine)
 {
     if (rank < 2) {
@@ -199,10 +212,7 @@ static void take(ferry_service *service, holding *mine)
             mmap(NULL, (size_t)BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         source = map == MAP_FAILED ? NULL : map;
     }
-    for (unsigned i = 0; rank >= 2 && i < 2; i++) {
-        must(ferry_memory_alloc(ferry_service_transport(service), HALF, &mine->buffers[i],
-                                &must_error));
-    }
+    take_buffers(service, mine);
 }
 
 /* first: which buffer holds the current version. */
@@ -239,24 +249,51 @@ static void be_refused(ferry_service *service)
 {
     ferry_error  error  = {""};
     ferry_status status = ferry_service_schedule(service, &error);
-    if (status != FERRY_ERR_NO_MEMORY || strstr(error.message, "can still write") == NULL) {
+    ferry_status wanted = the_case->xpmem ? FERRY_ERR_UNSUPPORTED : FERRY_ERR_NO_MEMORY;
+    if (status != wanted || strstr(error.message, "can still write") == NULL) {
         give_up("a schedule with memory that the victim can write to", error.message);
     }
     is_full = false;
 }
 
+static void bind_to(ferry_service *service, const ferry_plan *plan, holding *mine, unsigned first)
+{
+    list(mine, first);
+    must(ferry_service_bind(service, plan, mine->sources, mine->destinations, &must_error));
+    ferry_tensors_destroy(mine->sources);
+    ferry_tensors_destroy(mine->destinations);
+}
+
+/* The sentence's advice. What comes later lies nowhere where the memory was. */
+static void take_other(ferry_service *service, holding *mine)
+{
+    char *before[2] = {mine->buffers[0].base, mine->buffers[1].base};
+    must(ferry_service_clear_requests(service, &must_error));
+    ferry_memory_free(&mine->buffers[0]);
+    ferry_memory_free(&mine->buffers[1]);
+    take_buffers(service, mine);
+    for (unsigned i = 0; rank >= 2 && i < 4; i++) {
+        char *now = mine->buffers[i % 2].base, *then = before[i / 2];
+        if (now < then + HALF && then < now + HALF) {
+            give_up("other memory", "lies where the old one was");
+        }
+    }
+}
+
 static void schedule(ferry_service *service, ferry_world *world, holding *mine, unsigned first)
 {
     ferry_plan *plan = make_plan(world);
-    list(mine, first);
-    must(ferry_service_bind(service, plan, mine->sources, mine->destinations, &must_error));
-    if (the_case->fails && ferry_world_n_ranks(world) < N_RANKS) {
+    bool        anew = ferry_world_n_ranks(world) < N_RANKS;
+    bind_to(service, plan, mine, first);
+    if (anew && (the_case->fails || the_case->xpmem)) {
         be_refused(service);
+    }
+    if (anew && the_case->xpmem) {
+        take_other(service, mine);
+        bind_to(service, plan, mine, 0);
     }
     must(ferry_service_schedule(service, &must_error));
     ferry_plan_destroy(plan);
-    ferry_tensors_destroy(mine->sources);
-    ferry_tensors_destroy(mine->destinations);
 }
 
 /* Where the service says that this version is. */
@@ -309,6 +346,10 @@ static void go_on(ferry_service *failed, ferry_world *world, holding *mine)
         }
     }
     run_one(service, 5, 3, "a version after the victim woke");
+    if (the_case->xpmem) { /* it has the other memory */
+        ferry_memory_free(&mine->buffers[0]);
+        ferry_memory_free(&mine->buffers[1]);
+    }
     ferry_service_destroy(service);
     ferry_world_destroy(survivors);
 }
@@ -320,8 +361,15 @@ static void be_rank(const char *folder)
     holding             mine    = {.sources = NULL};
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
     ferry_error         error;
-    options.deadline_seconds = 3;
+    options.deadline_seconds = the_case->by_ucx ? 10 : 3;
     options.join_seconds     = PATIENCE_S;
+    if (the_case->by_ucx) {
+        setenv("FERRY_TRANSPORT", "ucx", 1);
+        setenv("FERRY_UCX_MODE", "rma", 1);
+        setenv("UCX_TLS", "self,sm", 1);
+        setenv("UCX_RNDV_THRESH", "inf", 1); /* the sender reads its source, whatever carries it */
+        setenv("FERRY_UCX_LATE_LANE", the_case->xpmem ? "xpmem" : "cma", 1);
+    }
     snprintf(path, sizeof path, "%s/meet", folder);
     must(ferry_world_create_from_file(path, rank, N_RANKS, &options, &world, &must_error));
     ferry_service *service = open_service(world);
@@ -471,7 +519,8 @@ int main(int argc, char **argv)
     size_t n_run = 0, n_left = 0;
     for (size_t i = 0; i < N_CASES || n_left > 0;) {
         bool starts = i < N_CASES && n_left < AT_ONCE;
-        if (starts && (argc < 2 || strcmp(argv[1], cases[i].name) == 0)) {
+        bool wanted = starts && (argc < 2 ? !cases[i].by_ucx : strcmp(argv[1], cases[i].name) == 0);
+        if (wanted) {
             pid_t pid = fork();
             if (pid == 0) {
                 run_case(&cases[i]);

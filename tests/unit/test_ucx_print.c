@@ -60,9 +60,19 @@ static void test_lanes(void **state)
     }
 }
 
+static void test_xpmem(void **state)
+{
+    (void)state;
+    assert_false(fy_ucx_names_xpmem(""));
+    assert_false(fy_ucx_names_xpmem("lane["));
+    assert_false(fy_ucx_names_xpmem(LANE(0, "cma/memory.0", "rma_bw#0 xpmem/")));
+    assert_false(fy_ucx_names_xpmem(LANE(0, "posix/memory.0", "am")));
+    assert_true(fy_ucx_names_xpmem(LANE(0, "posix/memory.0", "am") LANE(1, "xpmem/m.0", "rma#0")));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_networks),
-                                       cmocka_unit_test(test_lanes)};
+                                       cmocka_unit_test(test_lanes), cmocka_unit_test(test_xpmem)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

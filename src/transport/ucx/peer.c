@@ -68,18 +68,20 @@ ferry_status fy_ucx_peer_state(const fy_ucx *engine, uint32_t peer, ferry_error 
     return FERRY_OK;
 }
 
-static bool is_fast(ucp_ep_h ep)
+static void look_at_lanes(fy_ucx_peer *peer)
 {
     char  *info   = NULL;
     size_t bytes  = 0;
     FILE  *stream = open_memstream(&info, &bytes);
     if (stream == NULL) {
-        return false;
+        return;
     }
-    ucp_ep_print_info(ep, stream);
-    bool native = fclose(stream) == 0 && fy_ucx_names_native_rma(info);
+    ucp_ep_print_info(peer->ep, stream);
+    if (fclose(stream) == 0) {
+        peer->is_fast   = fy_ucx_names_native_rma(info);
+        peer->has_xpmem = fy_ucx_names_xpmem(info);
+    }
     free(info);
-    return native;
 }
 
 /*
@@ -122,14 +124,21 @@ ferry_status fy_ucx_connect(fy_ucx *engine, uint32_t rank, ferry_error *error)
                     rank, ucs_status_string(status));
         return fy_fail(error, FERRY_ERR_PEER_LOST, "UCX finds no way to rank %u", rank);
     }
-    peer->is_fast = is_fast(peer->ep);
-    /* Not through memory of one machine: there a rank that is given up writes by itself. */
-    peer->uses_rma = engine->mode == FY_UCX_RMA ||
-                     (engine->mode == FY_UCX_AUTO && peer->is_fast && peer->is_guarded);
-    char line[96];
-    (void)snprintf(line, sizeof line, "ucx: rank %u is reached by %s", rank,
-                   peer->uses_rma ? "RMA" : "messages");
-    engine->host->log(FERRY_LOG_DEBUG, line);
+    look_at_lanes(peer);
+    /*
+     * Not where UCX would make puts of messages: that is slower, and UCX 1.13 ends the process when
+     * a peer is lost before it has answered. And within one machine only where it is asked for:
+     * with xpmem a rank that is given up writes by itself.
+     */
+    peer->uses_rma = peer->is_fast && (engine->mode == FY_UCX_RMA ||
+                                       (engine->mode == FY_UCX_AUTO && peer->is_guarded));
+    bool in_vain   = engine->mode == FY_UCX_RMA && !peer->uses_rma;
+    char line[160];
+    (void)snprintf(line, sizeof line, "ucx: rank %u is reached by %s%s", rank,
+                   peer->uses_rma ? "RMA" : "messages",
+                   in_vain ? ", though FERRY_UCX_MODE is rma: UCX has none there but over TCP"
+                           : "");
+    engine->host->log(in_vain ? FERRY_LOG_WARN : FERRY_LOG_DEBUG, line);
     fy_ucx_flush_ep(first);
     return FERRY_OK;
 }

@@ -67,3 +67,13 @@ bool fy_ucx_names_native_rma(const char *endpoint)
     }
     return is_native;
 }
+
+bool fy_ucx_names_xpmem(const char *endpoint)
+{
+    bool has = false;
+    for (const char *at = strstr(endpoint, "lane["); at != NULL && !has;
+         at             = strstr(at + 1, "lane[")) {
+        has = strncmp(transport_of(at), "xpmem/", strlen("xpmem/")) == 0;
+    }
+    return has;
+}

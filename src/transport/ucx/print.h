@@ -14,5 +14,11 @@
 bool fy_ucx_names_rdma(const char *context);
 /* An endpoint's: whether what it does RMA with does so by itself. */
 bool fy_ucx_names_native_rma(const char *endpoint);
+/*
+ * An endpoint's: whether its rank may write to this one's memory with its own processor. That is so
+ * with xpmem alone: sysv and posix reach no memory of the caller's, and UCX makes puts of messages
+ * where there is cma or knem.
+ */
+bool fy_ucx_names_xpmem(const char *endpoint);
 
 #endif

@@ -193,15 +193,15 @@ void fy_ucx_release(void *state, const fy_region_view *view, void *attachment)
 
 /*
  * The worker of a failed world runs no more, so messages reach nothing; what remains is what a
- * network card writes by itself, as long as the memory is registered.
+ * network card writes by itself, as long as the memory is registered. And what a process of this
+ * machine writes through xpmem, at the address that it has got: nothing takes that back.
  */
 ferry_status fy_ucx_revoke(void *state, const fy_region_view *view, void *attachment,
                            ferry_error *error)
 {
-    (void)view;
-    (void)error;
-    fy_ucx        *engine = state;
-    fy_ucx_region *region = attachment;
+    fy_ucx        *engine  = state;
+    fy_ucx_region *region  = attachment;
+    bool           is_bare = region->is_bare;
     fy_ucx_enter(engine);
     fy_ucx_cut(engine);
     if (region->memory != NULL) {
@@ -209,7 +209,11 @@ ferry_status fy_ucx_revoke(void *state, const fy_region_view *view, void *attach
         region->memory = NULL;
     }
     fy_ucx_leave(engine);
-    return FERRY_OK;
+    return !is_bare ? FERRY_OK
+                    : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                              "with FERRY_UCX_MODE=rma and xpmem ranks of one machine write to the "
+                              "memory of others by themselves (%llu bytes at %p): auto does not",
+                              (unsigned long long)view->bytes, view->base);
 }
 
 /* Peers ask for keys when they need them, so the piece says only that this engine can be asked. */

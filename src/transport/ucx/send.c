@@ -4,7 +4,7 @@
 /*
  * How much may be under way to a peer, and in which pieces a put goes. Pieces keep signs of life
  * coming from a slow peer. TCP is fastest with few large messages under way: more of them only
- * queue, and RMA that UCX emulates there collapses; RDMA takes what it is given.
+ * queue; RDMA takes what it is given.
  */
 enum {
     MOST_OPS    = 128,
@@ -17,7 +17,6 @@ enum {
 /* What the sockets hold of few such pieces stays in the cache: half as fast again as 16 MiB. */
 #define TCP_PIECE_BYTES (1ull << 20)
 #define TCP_MOST_BYTES (2ull << 20)
-#define TCP_RMA_MOST_BYTES (2ull << 20)
 
 static void on_sent(void *request, ucs_status_t status, void *context)
 {
@@ -137,9 +136,6 @@ static bool has_room(const fy_ucx *engine, uint32_t rank)
     const fy_ucx_peer *peer = &engine->peers[rank];
     if (peer->is_fast) {
         return peer->n_sending < MOST_OPS && peer->sending_bytes < MOST_BYTES;
-    }
-    if (peer->uses_rma) {
-        return peer->n_sending < MOST_OPS && peer->sending_bytes < TCP_RMA_MOST_BYTES;
     }
     return peer->n_sending < FEW_OPS ||
            (peer->n_sending < MOST_OPS && peer->sending_bytes < TCP_MOST_BYTES);
@@ -462,6 +458,7 @@ static void pack_key(fy_ucx *engine, fy_ucx_op *op)
         op->bytes        = bytes;
         op->is_packed    = true;
         op->header.value = (uint64_t)(uintptr_t)region->view.base;
+        region->is_bare  = region->is_bare || engine->peers[op->peer].has_xpmem;
     }
 }
 

@@ -38,7 +38,8 @@ typedef struct fy_ucx_region {
     fy_region_view        view;
     struct fy_ucx_region *next; /* in its bucket */
     ucp_mem_h             memory;
-    uint32_t              busy; /* operations of peers that UCX has under way in this memory */
+    bool                  is_bare; /* a peer that writes here with its own processor has a key */
+    uint32_t              busy;    /* operations of peers that UCX has under way in this memory */
     fy_ucx_key           *keys; /* symmetric: by rank; imported: one; NULL before the first RMA */
     uint32_t              n_keys;
 } fy_ucx_region;
@@ -88,6 +89,7 @@ struct fy_ucx_peer {
     bool is_met;
     bool has_left; /* said farewell */
     bool is_lost;
+    bool has_xpmem;
     bool is_fast; /* UCX does RMA to it without its CPU: not over TCP */
     bool uses_rma;
     bool has_rdma;   /* it says that its UCX has a network other than TCP */
