@@ -652,6 +652,14 @@ FILE *fopen(const char *path, const char *mode)
     return fd < 0 ? NULL : fdopen(fd, mode);
 }
 
+static bool has_flock = true;
+
+int flock(int fd, int operation)
+{
+    errno = ENOSYS;
+    return has_flock ? (int)syscall(SYS_flock, fd, operation) : -1;
+}
+
 /* The text of the claim in the base, as a string that lasts until the next call. */
 static const char *claim_text(void)
 {
@@ -755,6 +763,33 @@ static void test_claim_of_nowhere(void **state)
     check_says("nowhere", "remove the partial folder", &error);
     has_proc = true;
     close(fd);
+}
+
+/* Nothing of a claim is left where a folder ends, however it does. */
+static void test_ends_of_claimed_folders(void **state)
+{
+    (void)state;
+    ferry_error error;
+    fy_folder   folder;
+    fy_leftover left;
+    has_flock = false;
+    must(fy_folder_begin(path_of("out"), true, &folder, &left, &error), &error);
+    assert_int_equal(access(path_of(PARTIAL "/" FY_LOCK_NAME), F_OK), 0);
+    assert_int_equal(entries_of(PARTIAL), 2); /* the lock file, and the claim */
+    fy_folder_end(&folder, false);
+    assert_int_equal(entries_of("."), 0);
+
+    must(fy_folder_begin(path_of("out"), true, &folder, &left, &error), &error);
+    put(PARTIAL "/data", "1");
+    fy_folder_end(&folder, true);
+    assert_int_equal(entries_of(PARTIAL), 2); /* the lock file, and the data */
+    must(fy_folder_begin(path_of("out"), true, &folder, &left, &error), &error);
+    assert_int_equal(left, FY_LEFT_FILES);
+    must(fy_folder_commit(&folder, &error), &error);
+    fy_folder_end(&folder, false);
+    assert_int_equal(entries_of("."), 1);
+    assert_int_equal(entries_of("out"), 1);
+    has_flock = true;
 }
 
 /* One that has ended, and whose parent has not asked for it. */
@@ -1043,6 +1078,7 @@ int main(void)
         ROW(test_claims),
         ROW(test_claim_of_the_dead),
         ROW(test_claim_of_nowhere),
+        ROW(test_ends_of_claimed_folders),
         ROW(test_claim_of_a_zombie),
         ROW(test_claims_of_three),
     };
