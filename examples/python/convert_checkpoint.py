@@ -40,9 +40,9 @@ def main():
         layout = {"format": "ferry.layout/1", "mesh": [["tp", 4]],
                   "rules": [{"match": "*.o_proj.*", "shard": [{"dim": 1, "axis": "tp"}]},
                             {"match": "*", "shard": rows}]}
-        done = ferry.convert(model, layout if len(sys.argv) == 1 else "tp=4", sharded)
-        ferry.convert(sharded, "hf", back)
-        ferry.compare(model, back)  # raises ferry.Different
+        done = ferry.reshard(model, layout if len(sys.argv) == 1 else "tp=4", sharded)
+        ferry.reshard(sharded, "hf", back)
+        ferry.verify(model, back)  # raises ferry.Different
         print(f"{done.n_tensors} tensors to {len(done.files)} files and back, every bit the same")
 
 

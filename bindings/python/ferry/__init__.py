@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         compare as compare,
         convert as convert,
         inspect as inspect,
+        reshard as reshard,
+        verify as verify,
     )
     from ._config import show_config as show_config
     from ._errors import (
@@ -92,7 +94,7 @@ _PLACES = {
     "_mixed": ("MixedCommHandler", "MixedCommMode", "MixedCommOp", "run_mixed_comm"),
     "_checkpoint": (
         "Checkpoint", "Comparison", "ConversionResult", "WorkProgress", "compare", "convert",
-        "inspect",
+        "inspect", "reshard", "verify",
     ),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names}

@@ -189,7 +189,7 @@ def inspect(path: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class ConversionResult:
-    """What :func:`convert` did, or in a dry run would do."""
+    """What :func:`reshard` did, or in a dry run would do."""
 
     path: Optional[str]
     dry_run: bool
@@ -213,7 +213,7 @@ class ConversionResult:
         return self.written_bytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
 
-def convert(
+def reshard(
     src: Union[Path, Checkpoint],
     to: Union[Path, Mapping[str, Any], Checkpoint],
     dst: Optional[Path] = None,
@@ -227,7 +227,9 @@ def convert(
     dry_run: bool = False,
     progress: Optional[ProgressCallback] = None,
 ) -> ConversionResult:
-    """Converts a checkpoint to another layout, in bounded memory and without starting ranks.
+    """Writes a checkpoint in another layout, in bounded memory and without starting ranks.
+
+    ``ferry.convert`` is another name for it.
 
     ``to`` is ``"hf"`` (one logical checkpoint), a short form such as ``"tp=4,pp=2"``, the path of a
     ``ferry.layout/1`` file, that as a dict, or a sharded checkpoint, to get its layout. ``dst``
@@ -252,10 +254,10 @@ def convert(
     ...     n = file.write(struct.pack("<Q", len(header)) + header + bytes(12))
     >>> columns = {"format": "ferry.layout/1", "mesh": [["tp", 3]],
     ...            "rules": [{"match": "*", "shard": [{"dim": 1, "axis": "tp"}]}]}
-    >>> result = ferry.convert(path, columns, os.path.join(folder.name, "tp3"))
+    >>> result = ferry.reshard(path, columns, os.path.join(folder.name, "tp3"))
     >>> [file.name for file in result.files]
     ['rank-00000.safetensors', 'rank-00001.safetensors', 'rank-00002.safetensors']
-    >>> ferry.compare(path, result.path).n_tensors
+    >>> ferry.verify(path, result.path).n_tensors
     1
     >>> folder.cleanup()
     """
@@ -300,7 +302,7 @@ def _told(progress: Optional[ProgressCallback]) -> Optional[Callable[..., Option
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found equal."""
+    """What :func:`verify` found equal."""
 
     n_tensors: int
     tensor_bytes: int
@@ -314,7 +316,10 @@ class Comparison:
 _DIFFERENCE = re.compile(r'"(.*?)" (?:differs at element \[(.*?)\]|is |has )', re.DOTALL)
 
 
-def compare(
+convert = reshard
+
+
+def verify(
     a: Union[Path, Checkpoint],
     b: Union[Path, Checkpoint],
     *,
@@ -324,6 +329,8 @@ def compare(
     progress: Optional[ProgressCallback] = None,
 ) -> Comparison:
     """Whether two checkpoints hold the same tensors, whatever their layouts.
+
+    ``ferry.compare`` is another name for it.
 
     Names, shapes, dtypes and every bit of every replica are compared, not metadata. Raises
     :class:`Different`, whose ``tensor`` is the first that differs and whose ``slice`` is the
@@ -343,5 +350,7 @@ def compare(
     texts = None if found is None else {name: f"{number:016x}" for name, number in found.items()}
     return Comparison(*totals, digests=texts)
 
+
+compare = verify
 
 _publish("_checkpoint", globals())

@@ -424,7 +424,7 @@ def _number(name: str, value: Optional[int], least: int = 0, bits: int = 32) -> 
 def _check_device(device: Any) -> None:
     if device is not None and str(device).split(":")[0] != "cpu":
         raise Unsupported(
-            f"device {device} is asked for, and this version's collectives run on hosts: give "
+            f"device {device} is asked for, and GPUs are not supported yet: give "
             'torch.device("cpu") and tensors in host memory'
         )
 

@@ -48,6 +48,15 @@ class Spec:
         if path is None and isinstance(source, os.PathLike):
             path, source = source, None
         self._handle: _ferry.Spec
+        if isinstance(source, Plan):
+            raise InvalidInput(
+                "a plan is given where a spec is wanted: give the spec that the plan was made of"
+            )
+        if isinstance(source, Mapping) and not {"format", "tensors", "model"}.intersection(source):
+            raise InvalidInput(
+                'the spec: lacks the key "format", and has neither "tensors" nor "model": shards '
+                "are given before the spec, as refit(source, destination, spec)"
+            )
         if path is not None:
             self._handle = _ferry.spec_load(path)
         elif isinstance(source, Mapping):

@@ -107,10 +107,8 @@ def dtype_name(dtype: Any) -> str:
 def _check(side: int, rank: int, name: str, tensor: Any, shard: "Shard") -> bool:
     """Raises unless the tensor is what the plan expects, or as many bytes in one row. Whether it is
     contiguous."""
-    expected = f"the plan expects {list(shard.shape)} of {shard.dtype} here ({shard.bytes} bytes)"
+    expected = _expected(shard)
     about = f'{_SIDES[side]} tensor "{name}" on rank {rank}'
-    if tensor is None:
-        raise InvalidInput(f"{about} is missing: {expected}", tensor=name, ranks=(rank,))
     if isinstance(tensor, int) and not isinstance(tensor, bool):
         return True  # a pointer: the caller answers for it
     shape, dtype, n_bytes, contiguous = _ferry.view_of(tensor, name, side == 1)
@@ -131,6 +129,21 @@ def _check(side: int, rank: int, name: str, tensor: Any, shard: "Shard") -> bool
             ranks=(rank,),
         )
     return contiguous
+
+
+def _expected(shard: "Shard") -> str:
+    return f"the plan expects {list(shard.shape)} of {shard.dtype} here ({shard.bytes} bytes)"
+
+
+def _missing(side: int, rank: int, name: str, shard: "Shard", given: Mapping[str, Any]) -> Error:
+    names = ", ".join(f'"{one}"' for one in list(given)[:3])
+    more = f", and {len(given) - 3} more" if len(given) > 3 else ""
+    there = f"; given are {names}{more}" if names else "; nothing is given"
+    return InvalidInput(
+        f'{_SIDES[side]} tensor "{name}" on rank {rank} is missing: {_expected(shard)}{there}',
+        tensor=name,
+        ranks=(rank,),
+    )
 
 
 def _bytes_of(tensor: Any) -> int:
@@ -378,6 +391,8 @@ class Refit:
             if shard.bytes == 0:
                 continue
             found = given.get(name)
+            if found is None:
+                raise _missing(side, rank, name, shard, given)
             for one in found if isinstance(found, tuple) else (found,):
                 contiguous = _check(side, rank, name, one, shard) and contiguous
             kept[name] = found

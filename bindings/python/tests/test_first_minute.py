@@ -94,7 +94,8 @@ class Help(unittest.TestCase):
         for name in ferry.__all__:
             value = getattr(ferry, name)
             if is_called(value):
-                self.assertEqual((value.__module__, value.__qualname__), ("ferry", name))
+                also = {"convert": "reshard", "compare": "verify"}.get(name, name)
+                self.assertEqual((value.__module__, value.__qualname__), ("ferry", also))
 
     def test_help_shows_no_dots_for_parameters(self):
         for name in ferry.__all__:
@@ -425,6 +426,16 @@ class FirstSteps(unittest.TestCase):
                      lambda: ferry.refit({"w": array.array("d", [0] * 4)}, {"w": new}, SPEC))
         self.refused(ferry.InvalidInput, '"w" on rank 0 has the shape .5.: the plan expects .4.',
                      lambda: ferry.refit({"w": array.array("f", [0] * 5)}, {"w": new}, SPEC))
+        self.refused(ferry.InvalidInput, '"w" on rank 0 is missing: .*; given are "module.w", "b"$',
+                     lambda: ferry.refit({"module.w": new, "b": new}, {"w": new}, SPEC))
+        self.refused(ferry.InvalidInput, '"w" on rank 0 is missing: .*; nothing is given$',
+                     lambda: ferry.refit(None, {"w": new}, SPEC))
+        self.refused(ferry.InvalidInput, r"as refit\(source, destination, spec\)",
+                     lambda: ferry.refit(SPEC, {"w": new}, {"w": new}))
+        self.refused(ferry.InvalidInput, "give the spec that the plan was made of",
+                     lambda: ferry.refit({"w": new}, {"w": new}, ferry.plan(SPEC)))
+        self.refused(ferry.Unsupported, "GPUs are not supported yet",
+                     lambda: ferry.MixedCommHandler(*[None] * 10, "f32", "cuda:0"))
         self.refused(ferry.InvalidInput, "give a dict of names",
                      lambda: ferry.refit([new], {"w": new}, SPEC))
         self.refused(ferry.InvalidInput, "'chekcsum' is no option of a refit: there are checksum",
