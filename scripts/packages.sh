@@ -25,6 +25,7 @@ if [ "${1:-}" = tests ]; then
     need "command -v clang-format" clang-format
     need "python3 -c 'import os, sysconfig; os.stat(sysconfig.get_paths()[\"include\"] + \"/Python.h\")'" python3-dev
     need "python3 -c 'import ensurepip, venv'" python3-venv
+    need "command -v doxygen" doxygen
     # Engines, launchers and networks that the tests try; the library builds and runs without them.
     need "pkg-config --exists ucx" libucx-dev
     need "pkg-config --exists pmix" libpmix-dev

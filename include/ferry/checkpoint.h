@@ -48,6 +48,7 @@ typedef struct ferry_checkpoint_totals {
         sizeof(ferry_checkpoint_totals), false, 0, 0, 0, 0                                         \
     }
 
+/* How many files and tensors, and how many bytes. */
 FERRY_API ferry_status ferry_checkpoint_get_totals(const ferry_checkpoint  *checkpoint,
                                                    ferry_checkpoint_totals *totals_out,
                                                    ferry_error             *error);
@@ -66,6 +67,7 @@ typedef struct ferry_checkpoint_file {
         sizeof(ferry_checkpoint_file), NULL, 0, 0, 0                                               \
     }
 
+/* A safetensors file of the checkpoint, by number, below n_files of the totals. */
 FERRY_API ferry_status ferry_checkpoint_file_at(const ferry_checkpoint *checkpoint, size_t index,
                                                 ferry_checkpoint_file *file_out,
                                                 ferry_error           *error);
@@ -85,6 +87,7 @@ typedef struct ferry_checkpoint_tensor {
         sizeof(ferry_checkpoint_tensor), NULL, NULL, 0, {0}, 0                                     \
     }
 
+/* A tensor of the checkpoint, by number, below n_tensors of the totals. */
 FERRY_API ferry_status ferry_checkpoint_tensor_at(const ferry_checkpoint *checkpoint, size_t index,
                                                   ferry_checkpoint_tensor *tensor_out,
                                                   ferry_error             *error);
@@ -135,6 +138,7 @@ typedef struct ferry_conversion_options {
  */
 typedef struct ferry_conversion ferry_conversion;
 
+/* Plans a conversion, and writes nothing. options may be NULL. */
 FERRY_API ferry_status ferry_conversion_create(const ferry_checkpoint *from, const char *to,
                                                const ferry_conversion_options *options,
                                                ferry_conversion              **conversion_out,
@@ -159,6 +163,7 @@ typedef struct ferry_conversion_totals {
         sizeof(ferry_conversion_totals), false, 0, 0, 0, 0, 0, 0, 0                                \
     }
 
+/* What a run would read and write. */
 FERRY_API ferry_status ferry_conversion_get_totals(const ferry_conversion  *conversion,
                                                    ferry_conversion_totals *totals_out,
                                                    ferry_error             *error);
@@ -184,6 +189,7 @@ typedef struct ferry_conversion_other {
         sizeof(ferry_conversion_other), NULL, 0, NULL, NULL                                        \
     }
 
+/* A file or folder beside the tensors, by number, below n_others of the totals. */
 FERRY_API ferry_status ferry_conversion_other_at(const ferry_conversion *conversion, size_t index,
                                                  ferry_conversion_other *other_out,
                                                  ferry_error            *error);

@@ -30,11 +30,13 @@ FERRY_API ferry_status ferry_group_create(const uint32_t *ranks, size_t n_ranks,
 FERRY_API ferry_status ferry_group_create_range(uint32_t first, uint32_t stride, size_t n_ranks,
                                                 ferry_group **group_out, ferry_error *error);
 
+/* Takes one reference more, and returns the group. */
 FERRY_API ferry_group *ferry_group_retain(ferry_group *group);
 
 /* Gives one reference back; NULL is allowed. */
 FERRY_API void ferry_group_release(ferry_group *group);
 
+/* How many ranks the group has. */
 FERRY_API size_t ferry_group_size(const ferry_group *group);
 
 /* The rank at index, which must be below the size: the caller has checked. */

@@ -48,6 +48,7 @@ static inline ferry_buffer ferry_buffer_of(const void *base, uint64_t bytes)
  * memory is reached as plain memory is, so take few large pieces rather than many small ones.
  */
 struct ferry_transport;
+/* Takes memory of that kind: see above. */
 FERRY_API ferry_status ferry_memory_alloc(struct ferry_transport *transport, uint64_t bytes,
                                           ferry_buffer *buffer_out, ferry_error *error);
 /* Nobody may still write to it. Sets the buffer to zero. NULL, and a zero buffer, are allowed. */

@@ -64,11 +64,13 @@ FERRY_API ferry_status ferry_detect_expert_index(const char *param_name, bool *f
 /* From module prefixes of this pipeline stage ("decoder.layers.0") to global ones. */
 typedef struct ferry_prefix_map ferry_prefix_map;
 
+/* An empty map. */
 FERRY_API ferry_status ferry_prefix_map_create(ferry_prefix_map **map_out, ferry_error *error);
 /* Both are whole dotted parts. The same local prefix twice is an error. */
 FERRY_API ferry_status ferry_prefix_map_add(ferry_prefix_map *map, const char *local_prefix,
                                             const char *global_prefix, ferry_error *error);
-FERRY_API void         ferry_prefix_map_destroy(ferry_prefix_map *map);
+/* NULL is allowed. */
+FERRY_API void ferry_prefix_map_destroy(ferry_prefix_map *map);
 
 /* Room for any resolved name. */
 #define FERRY_NAME_BYTES 4096
@@ -123,8 +125,8 @@ typedef struct ferry_process_groups {
 
 /*
  * Metadata from a description of the parameter and its rank's groups. num_experts may be NULL: not
- * given. *metadata_out was made with its _INIT value; it borrows name, groups and lists. Resolve its
- * name before planning with it.
+ * given. *metadata_out was made with its _INIT value; it borrows name, groups and lists. Resolve
+ * its name before planning with it.
  */
 FERRY_API ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
                                                     const char *param_name, uint32_t owner_rank,
@@ -148,16 +150,19 @@ FERRY_API ferry_status ferry_select_source_balanced(const ferry_param_metadata *
 /* All parameters of one rank's model, in their order. Not thread safe while it is filled. */
 typedef struct ferry_model ferry_model;
 
+/* A model without parameters. */
 FERRY_API ferry_status ferry_model_create(ferry_model **model_out, ferry_error *error);
 /* Copies the metadata; groups are retained. Persistent buffers are added like parameters. */
 FERRY_API ferry_status ferry_model_add(ferry_model *model, const ferry_param_metadata *metadata,
                                        ferry_error *error);
-FERRY_API size_t       ferry_model_count(const ferry_model *model);
+/* How many parameters were added. */
+FERRY_API size_t ferry_model_count(const ferry_model *model);
 /* Fills *metadata_out, made with its _INIT value; what it borrows lives until the model is
  * destroyed. */
 FERRY_API ferry_status ferry_model_at(const ferry_model *model, size_t index,
                                       ferry_param_metadata *metadata_out, ferry_error *error);
-FERRY_API void         ferry_model_destroy(ferry_model *model);
+/* NULL is allowed. */
+FERRY_API void ferry_model_destroy(ferry_model *model);
 
 FERRY_END_DECLS
 

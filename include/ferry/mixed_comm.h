@@ -88,9 +88,11 @@ typedef enum ferry_mixed_mode {
 
 /* "all-gather", "fused-waits-unicast"; "" for a number that is none. */
 FERRY_API const char *ferry_mixed_op_name(uint32_t op);
+/* The same for a mode. */
 FERRY_API const char *ferry_mixed_mode_name(uint32_t mode);
 /* And back; case and '_' for '-' do not matter. FERRY_ERR_INVALID_INPUT names those that exist. */
 FERRY_API ferry_status ferry_mixed_op_parse(const char *text, uint32_t *op_out, ferry_error *error);
+/* The same for a mode. */
 FERRY_API ferry_status ferry_mixed_mode_parse(const char *text, uint32_t *mode_out,
                                               ferry_error *error);
 
@@ -165,6 +167,7 @@ FERRY_API ferry_status ferry_mixed_comm_create(ferry_world                    *w
  */
 FERRY_API ferry_status ferry_mixed_comm_init_virtual_memory(ferry_mixed_comm *comm,
                                                             ferry_error      *error);
+/* Opens what carries bytes between nodes: see above. */
 FERRY_API ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, ferry_error *error);
 
 /*
@@ -189,6 +192,7 @@ FERRY_API void ferry_mixed_comm_destroy(ferry_mixed_comm *comm);
 FERRY_API ferry_status ferry_mixed_comm_get_valid_op_list(const ferry_mixed_comm *comm,
                                                           const uint32_t **ops_out, size_t *n_out,
                                                           ferry_error *error);
+/* The modes that this topology offers: see above. */
 FERRY_API ferry_status ferry_mixed_comm_get_valid_mode_list(const ferry_mixed_comm *comm,
                                                             const uint32_t        **modes_out,
                                                             size_t *n_out, ferry_error *error);
@@ -251,7 +255,9 @@ typedef struct ferry_mixed_timing {
         sizeof(ferry_mixed_timing), 0, 0, 0, 0, 0, false                                           \
     }
 
-FERRY_API size_t       ferry_mixed_comm_timing_count(const ferry_mixed_comm *comm);
+/* How many timings there are; 0 before autotune. */
+FERRY_API size_t ferry_mixed_comm_timing_count(const ferry_mixed_comm *comm);
+/* A timing, by number. */
 FERRY_API ferry_status ferry_mixed_comm_timing_at(const ferry_mixed_comm *comm, size_t index,
                                                   ferry_mixed_timing *timing_out,
                                                   ferry_error        *error);
@@ -273,9 +279,11 @@ typedef struct ferry_mixed_counts {
         sizeof(ferry_mixed_counts), 0, 0, 0, 0, 0, 0                                               \
     }
 
+/* What this rank has done since then. */
 FERRY_API ferry_status ferry_mixed_comm_get_counts(const ferry_mixed_comm *comm,
                                                    ferry_mixed_counts     *counts_out,
                                                    ferry_error            *error);
+/* Counts from 0 again. */
 FERRY_API ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *error);
 
 /* The topology and the engines of a handle, with what options left open filled in. */
@@ -304,6 +312,7 @@ typedef struct ferry_mixed_comm_info {
             false, false, false, false, false, NULL, NULL, NULL                                    \
     }
 
+/* What the handle found and chose. */
 FERRY_API ferry_status ferry_mixed_comm_describe(const ferry_mixed_comm *comm,
                                                  ferry_mixed_comm_info  *info_out,
                                                  ferry_error            *error);

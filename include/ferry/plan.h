@@ -157,12 +157,16 @@ FERRY_API uint32_t ferry_plan_world_size(const ferry_plan *plan);
  */
 FERRY_API void ferry_plan_digest(const ferry_plan *plan, char digest_out[33]);
 
+/* How many moves, and how many bytes they are. */
 FERRY_API ferry_status ferry_plan_get_totals(const ferry_plan *plan, ferry_plan_totals *totals_out,
                                              ferry_error *error);
+/* What one rank of the world sends, receives and keeps. */
 FERRY_API ferry_status ferry_plan_get_rank_bytes(const ferry_plan *plan, uint32_t rank,
                                                  ferry_rank_bytes *bytes_out, ferry_error *error);
+/* The lower bound of the time that the plan takes on its cluster, and what decides it. */
 FERRY_API ferry_status ferry_plan_get_bound(const ferry_plan *plan, ferry_plan_bound *bound_out,
                                             ferry_error *error);
+/* What the cost of planning depends on. */
 FERRY_API ferry_status ferry_plan_get_statistics(const ferry_plan      *plan,
                                                  ferry_plan_statistics *statistics_out,
                                                  ferry_error           *error);
@@ -224,6 +228,7 @@ FERRY_API ferry_status ferry_plan_write_json(const ferry_plan              *plan
  */
 FERRY_API ferry_status ferry_plan_save(const ferry_plan *plan, const char *path,
                                        ferry_error *error);
+/* Reads a saved plan, and plans again: see above. */
 FERRY_API ferry_status ferry_plan_load(const char *path, ferry_plan **plan_out, ferry_error *error);
 
 FERRY_END_DECLS

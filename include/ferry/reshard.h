@@ -76,12 +76,14 @@ FERRY_API ferry_status ferry_build_descriptors_for_param(const ferry_param_metad
 /* What one rank receives of one parameter: from which rank, and the slices on both sides. */
 typedef struct ferry_transfers ferry_transfers;
 
+/* How many transfers there are. */
 FERRY_API size_t ferry_transfers_count(const ferry_transfers *transfers);
 /* Either slice list, of n_dims entries, may be NULL. */
 FERRY_API ferry_status ferry_transfers_at(const ferry_transfers *transfers, size_t index,
                                           uint32_t *src_rank_out, ferry_slice *src_slice_out,
                                           ferry_slice *dst_slice_out, ferry_error *error);
-FERRY_API void         ferry_transfers_destroy(ferry_transfers *transfers);
+/* NULL is allowed. */
+FERRY_API void ferry_transfers_destroy(ferry_transfers *transfers);
 
 /*
  * A parameter that a side cuts: exactly one descriptor is needed. Each side is cut along its own
@@ -110,16 +112,18 @@ FERRY_API ferry_status ferry_determine_source_ranks_for_dst_param(
 /* What every rank has: its source and destination models, each of which may be missing. */
 typedef struct ferry_roster ferry_roster;
 
+/* A roster of n_ranks ranks, which have no models yet. */
 FERRY_API ferry_status ferry_roster_create(uint32_t n_ranks, ferry_roster **roster_out,
                                            ferry_error *error);
 /*
- * Each rank at most once, and before the roster is planned for the first time: from then on it stays
- * what it is, as its plans do. Either model may be NULL. The models are copied.
+ * Each rank at most once, and before the roster is planned for the first time: from then on it
+ * stays what it is, as its plans do. Either model may be NULL. The models are copied.
  */
 FERRY_API ferry_status ferry_roster_set(ferry_roster *roster, uint32_t rank,
                                         const ferry_model *src_model, const ferry_model *dst_model,
                                         ferry_error *error);
-FERRY_API void         ferry_roster_destroy(ferry_roster *roster);
+/* NULL is allowed. Plans that were made of it stay. */
+FERRY_API void ferry_roster_destroy(ferry_roster *roster);
 
 /* Plans a roster, as ferry_plan_create does a spec. */
 FERRY_API ferry_status ferry_plan_create_from_roster(const ferry_roster       *roster,
@@ -133,13 +137,17 @@ typedef struct ferry_reshard_plan ferry_reshard_plan;
 FERRY_API ferry_status ferry_reshard_plan_create(const ferry_plan *plan, uint32_t rank,
                                                  ferry_reshard_plan **reshard_plan_out,
                                                  ferry_error         *error);
-FERRY_API size_t       ferry_reshard_plan_send_count(const ferry_reshard_plan *plan);
-FERRY_API size_t       ferry_reshard_plan_recv_count(const ferry_reshard_plan *plan);
+/* How many ops this rank sends. */
+FERRY_API size_t ferry_reshard_plan_send_count(const ferry_reshard_plan *plan);
+/* How many ops this rank receives. */
+FERRY_API size_t ferry_reshard_plan_recv_count(const ferry_reshard_plan *plan);
 /* op_out starts as FERRY_TRANSFER_OP_INIT; its texts live as long as the plan of this rank. */
 FERRY_API ferry_status ferry_reshard_plan_send_at(const ferry_reshard_plan *plan, size_t index,
                                                   ferry_transfer_op *op_out, ferry_error *error);
+/* The same of what this rank receives. */
 FERRY_API ferry_status ferry_reshard_plan_recv_at(const ferry_reshard_plan *plan, size_t index,
                                                   ferry_transfer_op *op_out, ferry_error *error);
+/* 32 hex digits and a zero, of the whole plan: equal on all ranks. */
 FERRY_API void ferry_reshard_plan_digest(const ferry_reshard_plan *plan, char digest_out[33]);
 
 /*
@@ -148,7 +156,8 @@ FERRY_API void ferry_reshard_plan_digest(const ferry_reshard_plan *plan, char di
  */
 FERRY_API size_t ferry_reshard_plan_describe(const ferry_reshard_plan *plan, char *text,
                                              size_t text_bytes);
-FERRY_API void   ferry_reshard_plan_destroy(ferry_reshard_plan *plan);
+/* NULL is allowed. */
+FERRY_API void ferry_reshard_plan_destroy(ferry_reshard_plan *plan);
 
 /*
  * The caller's way to talk to the other ranks: every rank calls with its own bytes, of any length.

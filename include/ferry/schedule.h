@@ -36,13 +36,15 @@ typedef struct ferry_cluster_options {
         sizeof(ferry_cluster_options), 1, 0, 0, 0                                                  \
     }
 
+/* A cluster whose nodes are all alike. Rates are positive. */
 FERRY_API ferry_status ferry_cluster_create(const ferry_cluster_options *options,
                                             ferry_cluster **cluster_out, ferry_error *error);
 /* Other rates for one node and its ranks; a node is set at most once. */
 FERRY_API ferry_status ferry_cluster_set_node(ferry_cluster *cluster, uint32_t node,
                                               double rank_bytes_per_s, double node_bytes_per_s,
                                               ferry_error *error);
-FERRY_API void         ferry_cluster_destroy(ferry_cluster *cluster);
+/* NULL is allowed. */
+FERRY_API void ferry_cluster_destroy(ferry_cluster *cluster);
 
 /* Bytes that must get from one rank to another. */
 typedef struct ferry_task {
@@ -67,11 +69,14 @@ typedef struct ferry_task {
 
 typedef struct ferry_task_list ferry_task_list;
 
+/* An empty list, for tasks among n_ranks ranks. */
 FERRY_API ferry_status ferry_task_list_create(uint32_t n_ranks, ferry_task_list **tasks_out,
                                               ferry_error *error);
+/* Copies a task. */
 FERRY_API ferry_status ferry_task_list_add(ferry_task_list *tasks, const ferry_task *task,
                                            ferry_error *error);
-FERRY_API void         ferry_task_list_destroy(ferry_task_list *tasks);
+/* NULL is allowed. */
+FERRY_API void ferry_task_list_destroy(ferry_task_list *tasks);
 
 /* How rounds are chosen. */
 typedef enum ferry_schedule_rule {
@@ -182,20 +187,26 @@ typedef struct ferry_segment {
         sizeof(ferry_segment), 0, 0, 0, false, 0                                                   \
     }
 
+/* Rounds, batches, seconds and the bound. */
 FERRY_API ferry_status ferry_schedule_get_report(const ferry_schedule  *schedule,
                                                  ferry_schedule_report *report_out,
                                                  ferry_error           *error);
+/* A batch, by number, below n_batches of the report. */
 FERRY_API ferry_status ferry_schedule_batch_at(const ferry_schedule *schedule, uint64_t index,
                                                ferry_batch *batch_out, ferry_error *error);
+/* A segment, by number: those of a batch stand together, from its first_segment on. */
 FERRY_API ferry_status ferry_schedule_segment_at(const ferry_schedule *schedule, uint64_t index,
                                                  ferry_segment *segment_out, ferry_error *error);
 
 /* What a rank sends and what it receives, in order: numbers of batches. 0 for unknown ranks. */
-FERRY_API uint32_t     ferry_schedule_send_count(const ferry_schedule *schedule, uint32_t rank);
-FERRY_API uint32_t     ferry_schedule_recv_count(const ferry_schedule *schedule, uint32_t rank);
+FERRY_API uint32_t ferry_schedule_send_count(const ferry_schedule *schedule, uint32_t rank);
+/* The same of what the rank receives. */
+FERRY_API uint32_t ferry_schedule_recv_count(const ferry_schedule *schedule, uint32_t rank);
+/* The number of a batch that the rank sends; index counts those. */
 FERRY_API ferry_status ferry_schedule_send_at(const ferry_schedule *schedule, uint32_t rank,
                                               uint32_t index, uint64_t *batch_out,
                                               ferry_error *error);
+/* The number of a batch that the rank receives; index counts those. */
 FERRY_API ferry_status ferry_schedule_recv_at(const ferry_schedule *schedule, uint32_t rank,
                                               uint32_t index, uint64_t *batch_out,
                                               ferry_error *error);
@@ -265,10 +276,13 @@ FERRY_API ferry_status ferry_simulation_create(const ferry_schedule           *s
                                                const ferry_simulation_options *options,
                                                ferry_simulation              **simulation_out,
                                                ferry_error                    *error);
-FERRY_API void         ferry_simulation_destroy(ferry_simulation *simulation);
+/* NULL is allowed. */
+FERRY_API void ferry_simulation_destroy(ferry_simulation *simulation);
+/* When all is done, and what it took. */
 FERRY_API ferry_status ferry_simulation_get_report(const ferry_simulation  *simulation,
                                                    ferry_simulation_report *report_out,
                                                    ferry_error             *error);
+/* The same for one rank. */
 FERRY_API ferry_status ferry_simulation_get_rank(const ferry_simulation *simulation, uint32_t rank,
                                                  ferry_simulation_rank *rank_out,
                                                  ferry_error           *error);

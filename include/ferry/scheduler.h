@@ -34,6 +34,7 @@ typedef struct ferry_segment_id {
 FERRY_API ferry_status ferry_segment_count(uint64_t bytes, uint64_t element_bytes,
                                            uint64_t slot_bytes, uint64_t *n_out,
                                            ferry_error *error);
+/* The bytes of a task that are one segment, by its index. */
 FERRY_API ferry_status ferry_segment_range(uint64_t bytes, uint64_t element_bytes,
                                            uint64_t slot_bytes, uint64_t segment_index,
                                            uint64_t *first_byte_out, uint64_t *bytes_out,
@@ -47,6 +48,7 @@ FERRY_API ferry_status ferry_segment_range(uint64_t bytes, uint64_t element_byte
 typedef struct ferry_workloads      ferry_workloads;
 typedef struct ferry_workload_group ferry_workload_group;
 
+/* The workloads of one PE, without a task. */
 FERRY_API ferry_status ferry_workloads_create(uint32_t my_pe, uint32_t n_pes,
                                               ferry_workloads **workloads_out, ferry_error *error);
 /*
@@ -63,18 +65,23 @@ FERRY_API ferry_status ferry_workloads_add_task(ferry_workloads *workloads, uint
  */
 FERRY_API ferry_status ferry_workloads_pack(ferry_workloads *workloads, uint64_t slot_bytes,
                                             uint32_t max_tasks, ferry_error *error);
-FERRY_API void         ferry_workloads_destroy(ferry_workloads *workloads);
+/* NULL is allowed. */
+FERRY_API void ferry_workloads_destroy(ferry_workloads *workloads);
 
 /* 0 for unknown destinations and before packing. */
-FERRY_API uint32_t     ferry_workloads_group_count(const ferry_workloads *workloads,
-                                                   uint32_t               destination);
+FERRY_API uint32_t ferry_workloads_group_count(const ferry_workloads *workloads,
+                                               uint32_t               destination);
+/* A group for a destination, by number. */
 FERRY_API ferry_status ferry_workloads_group_at(const ferry_workloads *workloads,
                                                 uint32_t destination, uint32_t index,
                                                 const ferry_workload_group **group_out,
                                                 ferry_error                 *error);
 
+/* The PE that the group goes to. */
 FERRY_API uint32_t ferry_workload_group_destination(const ferry_workload_group *group);
+/* The bytes of all its segments. */
 FERRY_API uint64_t ferry_workload_group_total_bytes(const ferry_workload_group *group);
+/* How many segments it has. */
 FERRY_API uint32_t ferry_workload_group_task_count(const ferry_workload_group *group);
 /* Bytes [first_byte, first_byte + bytes) of a task; each place may be NULL. */
 FERRY_API ferry_status ferry_workload_group_task_at(const ferry_workload_group *group,
@@ -101,6 +108,7 @@ typedef struct ferry_scheduled_batch {
 /* A list of batches of a world. */
 typedef struct ferry_scheduled_batches ferry_scheduled_batches;
 
+/* An empty list, for batches among n_pes PEs. */
 FERRY_API ferry_status ferry_scheduled_batches_create(uint32_t                  n_pes,
                                                       ferry_scheduled_batches **batches_out,
                                                       ferry_error              *error);
@@ -108,11 +116,14 @@ FERRY_API ferry_status ferry_scheduled_batches_create(uint32_t                  
 FERRY_API ferry_status ferry_scheduled_batches_add(ferry_scheduled_batches     *batches,
                                                    const ferry_scheduled_batch *batch,
                                                    ferry_error                 *error);
-FERRY_API uint64_t     ferry_scheduled_batches_count(const ferry_scheduled_batches *batches);
+/* How many batches the list has. */
+FERRY_API uint64_t ferry_scheduled_batches_count(const ferry_scheduled_batches *batches);
+/* A batch of the list, by number. */
 FERRY_API ferry_status ferry_scheduled_batches_at(const ferry_scheduled_batches *batches,
                                                   uint64_t index, ferry_scheduled_batch *batch_out,
                                                   ferry_error *error);
-FERRY_API void         ferry_scheduled_batches_destroy(ferry_scheduled_batches *batches);
+/* NULL is allowed. */
+FERRY_API void ferry_scheduled_batches_destroy(ferry_scheduled_batches *batches);
 
 /*
  * Sorts the batches by (source, destination, index) and gives each an iteration, by a
@@ -140,6 +151,7 @@ FERRY_API ferry_status ferry_has_conflict(const ferry_scheduled_batch *batch, ui
 typedef struct ferry_summaries        ferry_summaries;
 typedef struct ferry_workload_summary ferry_workload_summary;
 
+/* How many summaries there are: one for each batch. */
 FERRY_API uint64_t ferry_summaries_count(const ferry_summaries *summaries);
 /* In order of keys. */
 FERRY_API ferry_status ferry_summaries_at(const ferry_summaries *summaries, uint64_t index,
@@ -149,12 +161,18 @@ FERRY_API ferry_status ferry_summaries_at(const ferry_summaries *summaries, uint
 FERRY_API const ferry_workload_summary *ferry_summaries_find(const ferry_summaries *summaries,
                                                              uint32_t source, uint32_t destination,
                                                              uint32_t batch_index);
-FERRY_API void                          ferry_summaries_destroy(ferry_summaries *summaries);
+/* NULL is allowed. */
+FERRY_API void ferry_summaries_destroy(ferry_summaries *summaries);
 
+/* The PE that sends the batch. */
 FERRY_API uint32_t ferry_workload_summary_source(const ferry_workload_summary *summary);
+/* The PE that receives it. */
 FERRY_API uint32_t ferry_workload_summary_destination(const ferry_workload_summary *summary);
+/* Its number among the batches of this pair. */
 FERRY_API uint32_t ferry_workload_summary_batch_index(const ferry_workload_summary *summary);
+/* The bytes of all its segments. */
 FERRY_API uint64_t ferry_workload_summary_total_bytes(const ferry_workload_summary *summary);
+/* How many segments it has. */
 FERRY_API uint32_t ferry_workload_summary_task_count(const ferry_workload_summary *summary);
 /* Either place may be NULL. */
 FERRY_API ferry_status ferry_workload_summary_task_at(const ferry_workload_summary *summary,
@@ -174,6 +192,7 @@ FERRY_API ferry_status ferry_collect_all_batches(const ferry_workloads *workload
                                                  ferry_scheduled_batches **batches_out,
                                                  ferry_error              *error);
 
+/* What all batches of the world carry. */
 FERRY_API ferry_status ferry_exchange_workload_summaries(const ferry_workloads *workloads,
                                                          uint32_t my_pe, uint32_t n_pes,
                                                          const ferry_exchange *exchange,
@@ -210,8 +229,9 @@ FERRY_API ferry_status ferry_build_schedule(const ferry_workloads *workloads, ui
 /* Of the whole world; no iteration is empty there, though it may be here. */
 FERRY_API uint32_t ferry_local_schedule_iteration_count(const ferry_local_schedule *schedule);
 /* The batches of this PE in an iteration: at most one that it sends and one that it receives. */
-FERRY_API uint32_t     ferry_local_schedule_count(const ferry_local_schedule *schedule,
-                                                  uint32_t                    iteration);
+FERRY_API uint32_t ferry_local_schedule_count(const ferry_local_schedule *schedule,
+                                              uint32_t                    iteration);
+/* A batch of this PE in an iteration, by number. */
 FERRY_API ferry_status ferry_local_schedule_at(const ferry_local_schedule *schedule,
                                                uint32_t iteration, uint32_t index,
                                                ferry_scheduled_batch *batch_out,
@@ -219,6 +239,7 @@ FERRY_API ferry_status ferry_local_schedule_at(const ferry_local_schedule *sched
 /* 32 hex digits and a zero, equal on all ranks. Of no schedule, zeros. */
 FERRY_API void ferry_local_schedule_digest(const ferry_local_schedule *schedule,
                                            char                        digest_out[33]);
+/* NULL is allowed. */
 FERRY_API void ferry_local_schedule_destroy(ferry_local_schedule *schedule);
 
 /*
@@ -228,12 +249,14 @@ FERRY_API void ferry_local_schedule_destroy(ferry_local_schedule *schedule);
  */
 typedef struct ferry_iter_schedules ferry_iter_schedules;
 
+/* Lists them, from what ferry_build_schedule made. */
 FERRY_API ferry_status ferry_prepare_iter_schedules(const ferry_local_schedule *schedule,
                                                     const ferry_workloads      *workloads,
                                                     const ferry_summaries      *summaries,
                                                     ferry_iter_schedules      **schedules_out,
                                                     ferry_error                *error);
-FERRY_API uint32_t     ferry_iter_schedules_count(const ferry_iter_schedules *schedules);
+/* How many iterations there are in the whole world. */
+FERRY_API uint32_t ferry_iter_schedules_count(const ferry_iter_schedules *schedules);
 /* *group_out is NULL, and the batch is not written, where the PE sends nothing. */
 FERRY_API ferry_status ferry_iter_schedules_send(const ferry_iter_schedules  *schedules,
                                                  uint32_t                     iteration,
@@ -246,7 +269,8 @@ FERRY_API ferry_status ferry_iter_schedules_recv(const ferry_iter_schedules    *
                                                  ferry_scheduled_batch         *batch_out,
                                                  const ferry_workload_summary **summary_out,
                                                  ferry_error                   *error);
-FERRY_API void         ferry_iter_schedules_destroy(ferry_iter_schedules *schedules);
+/* NULL is allowed. */
+FERRY_API void ferry_iter_schedules_destroy(ferry_iter_schedules *schedules);
 
 /*
  * The rooted form for whole plans: what ferry_schedule_create_for_plan makes, without every rank

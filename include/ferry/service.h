@@ -110,9 +110,12 @@ FERRY_API ferry_status ferry_service_create(ferry_world                 *world,
 FERRY_API ferry_status ferry_service_init(ferry_service *service, ferry_log_level log_level,
                                           ferry_error *error);
 
-FERRY_API uint32_t         ferry_service_my_pe(const ferry_service *service);
-FERRY_API uint32_t         ferry_service_n_pes(const ferry_service *service);
-FERRY_API int32_t          ferry_service_device(const ferry_service *service); /* -1: the host */
+/* The number of this rank in the world of the service. */
+FERRY_API uint32_t ferry_service_my_pe(const ferry_service *service);
+/* How many ranks that world has. */
+FERRY_API uint32_t ferry_service_n_pes(const ferry_service *service);
+FERRY_API int32_t  ferry_service_device(const ferry_service *service); /* -1: the host */
+/* Whether init has succeeded and finalize was not called. */
 FERRY_API bool             ferry_service_initialized(const ferry_service *service);
 FERRY_API ferry_transport *ferry_service_transport(const ferry_service *service); /* borrowed */
 
@@ -125,6 +128,7 @@ FERRY_API ferry_status ferry_service_register_send(ferry_service *service, uint6
                                                    const ferry_buffer *src, uint64_t src_pos,
                                                    uint64_t size, uint32_t dest_pe,
                                                    ferry_error *error);
+/* The other end: bytes of a buffer that a run writes. */
 FERRY_API ferry_status ferry_service_register_receive(ferry_service *service, uint64_t task_id,
                                                       const ferry_buffer *dest, uint64_t dest_pos,
                                                       uint64_t size, uint32_t src_pe,
@@ -134,6 +138,7 @@ FERRY_API ferry_status ferry_service_register_receive(ferry_service *service, ui
 FERRY_API ferry_status ferry_service_register_send_box(ferry_service *service, uint64_t task_id,
                                                        const ferry_box *src, uint32_t dest_pe,
                                                        ferry_error *error);
+/* The other end: a box that a run writes. */
 FERRY_API ferry_status ferry_service_register_receive_box(ferry_service *service, uint64_t task_id,
                                                           const ferry_box *dest, uint32_t src_pe,
                                                           ferry_error *error);
@@ -141,6 +146,7 @@ FERRY_API ferry_status ferry_service_register_receive_box(ferry_service *service
 /* The tensors of one side on this rank, by name: whole local shards, row-major. */
 typedef struct ferry_tensors ferry_tensors;
 
+/* An empty list. */
 FERRY_API ferry_status ferry_tensors_create(ferry_tensors **tensors_out, ferry_error *error);
 /* The name is copied; a second one of a name is refused. */
 FERRY_API ferry_status ferry_tensors_add(ferry_tensors *tensors, const char *name,
@@ -149,7 +155,8 @@ FERRY_API ferry_status ferry_tensors_add(ferry_tensors *tensors, const char *nam
 FERRY_API ferry_status ferry_tensors_add_pair(ferry_tensors *tensors, const char *name,
                                               const ferry_buffer *front, const ferry_buffer *back,
                                               ferry_error *error);
-FERRY_API void         ferry_tensors_destroy(ferry_tensors *tensors);
+/* NULL is allowed. The buffers are the caller's and stay. */
+FERRY_API void ferry_tensors_destroy(ferry_tensors *tensors);
 
 /*
  * Registers what this rank sends and receives of a plan, in place of anything registered before.
@@ -202,6 +209,7 @@ typedef struct ferry_progress {
  * world. NULL takes it away.
  */
 typedef bool (*ferry_progress_fn)(void *context, const ferry_progress *progress);
+/* Sets the callback, for this rank. */
 FERRY_API void ferry_service_set_progress(ferry_service *service, ferry_progress_fn progress,
                                           void *context);
 
@@ -258,7 +266,9 @@ typedef struct ferry_destination {
         }                                                                                          \
     }
 
-FERRY_API uint64_t     ferry_service_destination_count(const ferry_service *service);
+/* How many destinations this rank has. */
+FERRY_API uint64_t ferry_service_destination_count(const ferry_service *service);
+/* The state of a destination, by number. */
 FERRY_API ferry_status ferry_service_destination_at(const ferry_service *service, uint64_t index,
                                                     ferry_destination *destination_out,
                                                     ferry_error       *error);
@@ -285,12 +295,15 @@ FERRY_API ferry_status ferry_service_recover(ferry_service *service, ferry_world
  */
 typedef struct ferry_ledger ferry_ledger;
 
+/* Makes a ledger of what is there now. */
 FERRY_API ferry_status ferry_service_take_ledger(const ferry_service *service,
                                                  ferry_ledger **ledger_out, ferry_error *error);
 FERRY_API uint64_t     ferry_ledger_bytes(const ferry_ledger *ledger); /* that are in place */
+/* Gives a service the ledger, before it is scheduled. */
 FERRY_API ferry_status ferry_service_resume(ferry_service *service, const ferry_ledger *ledger,
                                             ferry_error *error);
-FERRY_API void         ferry_ledger_destroy(ferry_ledger *ledger);
+/* NULL is allowed. */
+FERRY_API void ferry_ledger_destroy(ferry_ledger *ledger);
 
 /* A plan without the lost ranks (of the plan); the caller of it destroys it. */
 typedef ferry_status (*ferry_replan_fn)(void *context, const uint32_t *lost_ranks, size_t n_lost,
@@ -384,6 +397,7 @@ typedef struct ferry_service_statistics {
             0                                                                                      \
     }
 
+/* What the service has moved and how long it took. */
 FERRY_API ferry_status ferry_service_get_statistics(const ferry_service      *service,
                                                     ferry_service_statistics *statistics_out,
                                                     ferry_error              *error);
@@ -403,7 +417,9 @@ typedef struct ferry_service_peer {
         sizeof(ferry_service_peer), 0, 0, NULL, 0, 0                                               \
     }
 
-FERRY_API uint32_t     ferry_service_peer_count(const ferry_service *service);
+/* How many ranks this one exchanges bytes with. */
+FERRY_API uint32_t ferry_service_peer_count(const ferry_service *service);
+/* One of them, by number. */
 FERRY_API ferry_status ferry_service_peer_at(const ferry_service *service, uint32_t index,
                                              ferry_service_peer *peer_out, ferry_error *error);
 
@@ -438,7 +454,9 @@ typedef struct ferry_span {
         sizeof(ferry_span), 0, 0, 0, 0, 0, 0                                                       \
     }
 
-FERRY_API uint64_t     ferry_service_span_count(const ferry_service *service);
+/* How many spans the last run had; 0 without the option. */
+FERRY_API uint64_t ferry_service_span_count(const ferry_service *service);
+/* A span, by number. */
 FERRY_API ferry_status ferry_service_span_at(const ferry_service *service, uint64_t index,
                                              ferry_span *span_out, ferry_error *error);
 

@@ -51,7 +51,8 @@ FERRY_API ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_sid
  * Within the visit: dimension dim of the shard as runs. Local indices [local, local + length) are
  * global indices [global, global + length). Pieces are in order of local and cover local[dim].
  */
-FERRY_API size_t       ferry_shard_piece_count(const ferry_shard *shard, uint32_t dim);
+FERRY_API size_t ferry_shard_piece_count(const ferry_shard *shard, uint32_t dim);
+/* A piece of the dimension, by number. */
 FERRY_API ferry_status ferry_shard_piece_at(const ferry_shard *shard, uint32_t dim, size_t index,
                                             uint64_t *local_out, uint64_t *global_out,
                                             uint64_t *length_out, ferry_error *error);
@@ -80,7 +81,9 @@ typedef struct ferry_origin {
         }                                                                                          \
     }
 
-FERRY_API size_t       ferry_shard_origin_count(const ferry_shard *shard);
+/* How many origins a destination tensor has. */
+FERRY_API size_t ferry_shard_origin_count(const ferry_shard *shard);
+/* An origin, by number. */
 FERRY_API ferry_status ferry_shard_origin_at(const ferry_shard *shard, size_t index,
                                              ferry_origin *origin_out, ferry_error *error);
 

@@ -24,6 +24,7 @@ FERRY_API ferry_status ferry_spec_parse(const char *text, size_t length, const c
 /* Reads a spec from a file, and the headers of the model that it names, relative to that file. */
 FERRY_API ferry_status ferry_spec_load(const char *path, ferry_spec **spec_out, ferry_error *error);
 
+/* How many tensors the spec lists, repeated entries expanded. */
 FERRY_API size_t ferry_spec_tensor_count(const ferry_spec *spec);
 
 /* Gives the caller's reference back; NULL is allowed. */

@@ -43,7 +43,8 @@ enum {
  * The engines that this build knows, whether present or not: number index, its name, one line about
  * it, whether it can run here and, if not, why not (else "").
  */
-FERRY_API size_t       ferry_engine_count(void);
+FERRY_API size_t ferry_engine_count(void);
+/* An engine, by number. */
 FERRY_API ferry_status ferry_engine_at(size_t index, const char **name_out,
                                        const char **summary_out, bool *available_out,
                                        const char **why_not_out, ferry_error *error);
@@ -56,9 +57,9 @@ FERRY_API ferry_status ferry_engine_at(size_t index, const char **name_out,
  *
  * where a missing name means the best for each pair. delay=TIME delays what is put, reorder=SEED
  * lets it wait for a flush or a signal and come in any order, lose=RANK@N kills the traffic of a
- * rank after N operations, flip=N flips a bit in one of N puts, trace logs every call, strict leaves
- * only what NVSHMEM can do. All but trace hold back what a flush then waits for, so with them a test
- * of a request may wait too.
+ * rank after N operations, flip=N flips a bit in one of N puts, trace logs every call, strict
+ * leaves only what NVSHMEM can do. All but trace hold back what a flush then waits for, so with
+ * them a test of a request may wait too.
  */
 FERRY_API ferry_status ferry_transport_open(ferry_world *world, const char *engines,
                                             ferry_transport **transport_out, ferry_error *error);
@@ -99,11 +100,14 @@ FERRY_API ferry_status ferry_region_register(ferry_transport *transport, const f
  */
 FERRY_API ferry_status ferry_region_export(const ferry_region *region, void *key,
                                            size_t *n_bytes_out, ferry_error *error);
+/* Makes a handle of a key: see above. */
 FERRY_API ferry_status ferry_region_import(ferry_transport *transport, const void *key,
                                            size_t n_bytes, ferry_region **region_out,
                                            ferry_error *error);
 
-FERRY_API void    *ferry_region_base(const ferry_region *region);
+/* Where the memory of this rank lies; NULL of an imported region. */
+FERRY_API void *ferry_region_base(const ferry_region *region);
+/* How long the region is. */
 FERRY_API uint64_t ferry_region_bytes(const ferry_region *region);
 
 /*
@@ -124,8 +128,8 @@ FERRY_API void *ferry_region_pointer(const ferry_region *region, uint32_t peer);
 /*
  * Writes the source to offset of peer's part of the region. Returns when the operation is under
  * way: the source must not change until a flush of that peer returns, or until the peer is known to
- * have seen a signal that was raised after it. A put that would leave the region is FERRY_ERR_MISUSE
- * and moves nothing.
+ * have seen a signal that was raised after it. A put that would leave the region is
+ * FERRY_ERR_MISUSE and moves nothing.
  */
 FERRY_API ferry_status ferry_put(ferry_transport *transport, uint32_t peer, ferry_region *region,
                                  uint64_t offset, const ferry_buffer *source, ferry_queue *queue,

@@ -126,6 +126,7 @@ typedef struct ferry_bootstrap {
         sizeof(ferry_bootstrap), NULL, 0, 0, NULL                                                  \
     }
 
+/* Meets by the caller's all-gather. */
 FERRY_API ferry_status ferry_world_create_from_bootstrap(const ferry_bootstrap     *bootstrap,
                                                          const ferry_world_options *options,
                                                          ferry_world              **world_out,
@@ -160,7 +161,9 @@ FERRY_API void ferry_world_destroy(ferry_world *world);
  */
 FERRY_API void ferry_world_leave(ferry_world *world, const char *reason);
 
+/* The number of this rank, from 0 on. */
 FERRY_API uint32_t ferry_world_rank(const ferry_world *world);
+/* How many ranks the world has. */
 FERRY_API uint32_t ferry_world_n_ranks(const ferry_world *world);
 
 /* How long a rank may show no sign of life, in seconds; 0 for NULL. A shrunk world has the same. */
@@ -177,9 +180,11 @@ FERRY_API uint32_t ferry_world_member(const ferry_world *world, uint32_t rank);
  * the other made (or as the option `nodes` says). Out of range is UINT32_MAX.
  */
 FERRY_API uint32_t ferry_world_n_nodes(const ferry_world *world);
+/* The node of a rank. */
 FERRY_API uint32_t ferry_world_node_of(const ferry_world *world, uint32_t rank);
 /* This rank's number among those of its node, and how many those are. */
 FERRY_API uint32_t ferry_world_local_rank(const ferry_world *world);
+/* How many ranks this rank's node has. */
 FERRY_API uint32_t ferry_world_n_local_ranks(const ferry_world *world);
 
 /*
@@ -213,6 +218,7 @@ FERRY_API ferry_status ferry_world_broadcast(ferry_world *world, uint32_t root, 
  */
 FERRY_API ferry_status ferry_world_send(ferry_world *world, uint32_t to, uint32_t tag,
                                         const void *bytes, size_t n_bytes, ferry_error *error);
+/* Takes a message: see above. */
 FERRY_API ferry_status ferry_world_receive(ferry_world *world, uint32_t from, uint32_t tag,
                                            double limit_seconds, const void **bytes_out,
                                            size_t *n_bytes_out, uint32_t *from_out,

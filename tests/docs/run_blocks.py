@@ -1,68 +1,197 @@
 #!/usr/bin/env python3
-"""Tests of the documentation.
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Runs what the pages show, and holds it against what they show of it.
 
-    run_blocks.py PAGE...
-    run_blocks.py --check [--ferry PATH] [--root FOLDER]
+    run_blocks.py [--build FOLDER] [--long] [--patience N] [PAGE...]
 
-The first form runs every ```python block of each page, in order and in one namespace per page. The
-second checks README.md, docs/ and examples/README.md: relative links must lead to files (and their
-anchors to headings), a whole C program must be that of a file in docs/examples_c/, and with --ferry
-every `ferry ...` command must use a subcommand, options and files that exist. Each problem is one
-line, `page:line: what`, and the exit status is then 1.
+All pages, or those that are given. Each page gets a folder of its own in which the project's folders
+lie as in a clone, and `ferry`, built in FOLDER, is found. Its blocks run there one after the other:
+
+    sh        as a script, of which every command must succeed
+    console   the lines behind "$ "; the lines between them are what is printed. A line "..." stands
+              for any lines, " ..." at an end for the rest of a line
+    python    in one interpreter for the page
+    c         an excerpt of a program, or the middle of one in tests/docs/inside/
+    json      a file that ferry reads, or a part of what it prints
+    text      not at all
+
+pages.py says how a block tells that it is another case. --long runs only the pages with blocks that
+say what they need, those blocks included; without it these are left out. Whatever was not run is
+printed and counted; a block that is not run and does not say why is a failure.
 """
 
 import argparse
+import json
+import math
+import os
 import re
-import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 import traceback
-from collections import namedtuple
 from pathlib import Path
 
-Block = namedtuple("Block", "line language text")
-Command = namedtuple("Command", "line words")
-Option = namedtuple("Option", "takes_value may_have_value")
+from pages import SHELL, PageError, all_pages, split_page, words_of
 
-SHELL = {"sh", "bash", "shell", "console"}
-FENCE = re.compile(r"^( *)(`{3,}|~{3,}) *([^`]*)$")
-SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
-LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
-REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?(\S+?)>?\s*$")
-SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
-PLACEHOLDER = re.compile(r"^\[?<?[A-Z][A-Z0-9_-]*>?\]?(\.\.\.)?$")
-ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
-OPERATORS = {"|", "||", "&&", ";", "&"}
-REDIRECTIONS = {">", ">>", "2>", "<"}
-INDENTED = re.compile(r"^ {4,}(\$ .*\bferry\b|(\S*/)?ferry plan\b)")
+ROOT = Path(__file__).resolve().parent.parent.parent
+INSIDE = ROOT / "tests" / "docs" / "inside"
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+import skips  # noqa: E402
+
+MOST_NOT_RUN = 40  # more of them want a reason that is better than a comment
+BLOCK_SECONDS = 300
+NUMBER = re.compile(r"\d[\d.,]*(?: ?(?:[num]?s|min|[KMGT]?i?B/s|%)(?![A-Za-z]))?")
+CC = ["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"]
 
 
-class PageError(Exception):
-    """A page that cannot be read; the text is the problem with page and line."""
+class Problem(Exception):
+    """What is wrong with a block: the line and the text."""
+
+    def __init__(self, line, text):
+        super().__init__(text)
+        self.line = line
 
 
-def split_page(path):
-    """The fenced blocks of a page, and its other lines as {number: text}."""
-    blocks, prose, fence = [], {}, None
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        match = FENCE.match(line)
-        if fence is None and match:
-            indent, fence, info = match.groups()
-            language = info.split()[0].lower() if info.split() else ""
-            start, body = number + 1, []
-        elif fence is not None and line.strip().startswith(fence) and not line.strip(" `~"):
-            blocks.append(Block(start, language, "\n".join(body)))
-            fence = None
-        elif fence is not None:
-            body.append(line[len(indent):] if line.startswith(indent) else line)
+# ---- where blocks run ----------------------------------------------------------------------------
+
+
+class Place:
+    """The folder of a page, and the environment of what runs there."""
+
+    def __init__(self, folder, build, patience):
+        self.folder, self.build, self.seconds = Path(folder), Path(build), BLOCK_SECONDS * patience
+        for name in os.listdir(str(ROOT)):
+            if name not in (".git", "build"):
+                (self.folder / name).symlink_to(ROOT / name)
+        (self.folder / "build").mkdir()
+        (self.folder / "build" / "release").symlink_to(self.build)
+        tools = self.folder / ".bin"
+        tools.mkdir()
+        (tools / "ferry").symlink_to(self.build / "ferry")
+        # No link: an interpreter looks beside itself for the packages of its environment.
+        (tools / "python3").write_text("#!/bin/sh\nexec %s \"$@\"\n" % sys.executable)
+        (tools / "python3").chmod(0o755)
+        self.environment = dict(os.environ, PATH="%s:%s:%s" % (
+            tools, Path(sys.executable).parent, os.environ["PATH"]))
+        self.environment.update(
+            PYTHONPATH=str(self.build / "bindings" / "python"), FERRY_PLUGINS=str(self.build),
+            PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", LC_ALL="C.UTF-8", COLUMNS="100")
+
+    def install(self):
+        """What `cmake --install` brings, for programs that are compiled as users compile theirs."""
+        prefix = self.folder / ".installed"
+        if not prefix.exists():
+            self.must_run(0, ["cmake", "--install", str(self.build), "--prefix", str(prefix)])
+            library = next(prefix.glob("lib*/**/pkgconfig")).parent
+            self.environment.update(PKG_CONFIG_PATH=str(library / "pkgconfig"),
+                                    LD_LIBRARY_PATH=str(library))
+
+    def run(self, command):
+        """(status, what it printed); of an error of the tests' own, no more than that."""
+        done = subprocess.run(command, cwd=str(self.folder), env=self.environment,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=self.seconds, check=False)
+        return done.returncode, done.stdout.decode("utf-8", "replace")
+
+    def must_run(self, line, command):
+        status, printed = self.run(command)
+        if status != 0:
+            raise Problem(line, "`%s` ends with %d:\n%s" % (" ".join(command), status, printed))
+        return printed
+
+
+# ---- shell ---------------------------------------------------------------------------------------
+
+
+def shell_commands(block):
+    """[(line, command, lines shown or None)]"""
+    if block.language == "sh":
+        return [(block.line, block.text, None)]
+    commands, pending = [], False
+    for offset, line in enumerate(block.text.splitlines()):
+        if pending:
+            number, text, shown = commands[-1]
+            commands[-1] = (number, text + "\n" + line, shown)
+        elif line.startswith("$ "):
+            commands.append((block.line + offset, line[2:], []))
+        elif not commands:
+            raise Problem(block.line, "a block of console begins with \"$ \" and a command")
         else:
-            prose[number] = line
-    if fence is not None:
-        raise PageError("%s:%d: the block is never closed" % (path, start - 1))
-    return blocks, prose
+            commands[-1][2].append(line)
+        pending = line.endswith("\\") and (pending or line.startswith("$ "))
+    return commands
 
 
-# ---- blocks --------------------------------------------------------------------------------------
+def run_script(place, commands, line):
+    """Runs the commands in one shell; [(status, what it printed)] of each that was reached."""
+    mark = "=== the end of command"
+    script = ["exec 2>&1"]
+    for _, text, _ in commands:
+        script += ["set -e" if len(commands) == 1 else ":", text,
+                   "status=$?; set +e; printf '\\n%s %%d\\n' $status" % mark]
+    try:
+        status, printed = place.run(["bash", "-c", "\n".join(script)])
+    except subprocess.TimeoutExpired:
+        raise Problem(line, "the block does not end") from None
+    parts = re.split(r"\n%s (\d+)\n" % mark, printed)
+    found = [(int(ended), text) for text, ended in zip(parts[0::2], parts[1::2])]
+    if len(found) < len(commands):
+        found.append((status or 1, parts[-1]))
+    return found
+
+
+def same_line(shown, printed, words):
+    if any(word in shown for word in words):
+        shown, printed = (" ".join(NUMBER.sub("#", text).split()) for text in (shown, printed))
+    if shown.endswith(" ..."):
+        return printed.startswith(shown[:-4])
+    return shown.rstrip() == printed.rstrip()
+
+
+def differs(shown, printed, words):
+    """None, or the first shown line that is not printed where it should be, by its place."""
+    reached = [{0}]  # for each shown line, the printed lines that may come next
+    for at, text in enumerate(shown):
+        last = reached[-1]
+        if text.strip() == "...":
+            now = set(range(min(last), len(printed) + 1))
+        else:
+            now = {i + 1 for i in last if i < len(printed) and same_line(text, printed[i], words)}
+        if not now:
+            return at
+        reached.append(now)
+    return None if len(printed) in reached[-1] else len(shown)
+
+
+def run_shell(place, block):
+    if "pkg-config" in block.text:
+        place.install()
+    commands = shell_commands(block)
+    words = [word.strip() for text in words_of(block, "numbers vary") for word in text.split(",")]
+    for word in words:
+        if not any(word in line for _, _, shown in commands for line in shown or ()):
+            raise Problem(block.line, "numbers vary beside \"%s\", which no line shows" % word)
+    wanted = [0] * (len(commands) - 1) + [int((words_of(block, "exit status") or ["0"])[0])]
+    found = run_script(place, commands, block.line)
+    for (line, text, shown), (status, printed), right in zip(commands, found, wanted):
+        if status != right:
+            raise Problem(line, "`%s` ends with %d:\n%s" % (text, status, printed))
+        lines = printed.rstrip("\n").split("\n") if printed.strip() else []
+        at = differs(shown, lines, words) if shown is not None else None
+        if at is not None:
+            what = "`%s`" % shown[at] if at < len(shown) else "no more"
+            raise Problem(line + 1 + at, "%s is shown; printed is\n%s" % (what, printed))
+
+
+# ---- other languages -----------------------------------------------------------------------------
+
+
+def describe(error, path, line):
+    """An assertion says nothing of itself: the line that failed does."""
+    source = path.read_text(encoding="utf-8").splitlines()[line - 1].strip()
+    said = type(error).__name__ + (": %s" % error if str(error) else "")
+    return "%s, at `%s`" % (said, source)
 
 
 def failing_line(error, page, block):
@@ -74,274 +203,188 @@ def failing_line(error, page, block):
     return lines[-1] if lines else block.line
 
 
-def describe(error, path, line):
-    """An assertion says nothing of itself: the line that failed does."""
-    source = Path(path).read_text(encoding="utf-8").splitlines()[line - 1].strip()
-    said = type(error).__name__ + (": %s" % error if str(error) else "")
-    return "%s, at `%s`" % (said, source)
+def run_python(page, block, names):
+    # Leading newlines make line numbers of the page's own.
+    source = "\n" * (block.line - 1) + block.text + "\n"
+    try:
+        exec(compile(source, str(page), "exec"), names)
+    except Exception as error:  # whatever a block raises is its failure
+        line = failing_line(error, str(page), block)
+        raise Problem(line, describe(error, page, line)) from None
 
 
-def run_page(path):
-    """Runs the blocks of a page; returns (number of blocks, problem or None)."""
-    blocks = [block for block in split_page(path)[0] if block.language == "python"]
-    names = {"__name__": "page"}
-    for block in blocks:
-        # Leading newlines make line numbers of the page's own.
-        source = "\n" * (block.line - 1) + block.text + "\n"
-        try:
-            exec(compile(source, str(path), "exec"), names)
-        except Exception as error:  # whatever a block raises is its failure
-            line = failing_line(error, str(path), block)
-            return len(blocks), "%s:%d: %s" % (path, line, describe(error, path, line))
-    return len(blocks), None
+def check_excerpt(block, path):
+    file = ROOT / path
+    if not file.is_file() or block.text.rstrip("\n") not in file.read_text(encoding="utf-8"):
+        raise Problem(block.line, "the block does not stand in %s" % path)
 
 
-def run_pages(paths):
-    failed = False
-    for path in paths:
-        n_blocks, problem = run_page(path)
-        if problem is None and n_blocks == 0:
-            problem = "%s:1: the page has no ```python block" % path
-        failed = failed or problem is not None
-        print(problem or "%s: %d blocks ran" % (path, n_blocks))
-    return failed
+def fill(block, name):
+    """The file of tests/docs/inside/ with the block in it."""
+    text = (INSIDE / name).read_text(encoding="utf-8")
+    if text.count("BLOCK\n") != 1:
+        raise Problem(block.line, "tests/docs/inside/%s has not one line BLOCK" % name)
+    return text.replace("BLOCK\n", block.text + "\n")
 
 
-# ---- links ---------------------------------------------------------------------------------------
+def run_c(place, block):
+    inside = words_of(block, "inside")
+    if not inside:
+        raise Problem(block.line, "a block of C is an excerpt of a program, or inside of one")
+    text = fill(block, inside[0])
+    ranks = re.search(r"^/\* ranks: (\d+) \*/$", text, re.MULTILINE)
+    place.install()
+    for left in place.folder.glob("ready.*"):
+        left.unlink()
+    (place.folder / "inside.c").write_text(text, encoding="utf-8")
+    flags = place.must_run(block.line, ["pkg-config", "--cflags", "--libs", "ferry"]).split()
+    place.must_run(block.line, [*CC, "-I", str(INSIDE), "-o", "inside", "inside.c", *flags])
+    launch = ["ferry", "launch", "-n", ranks.group(1), "--"] if ranks else []
+    place.must_run(block.line, [*launch, "./inside"])
 
 
-def anchors(path):
-    """The anchors that GitHub makes of the headings of a page."""
-    _, prose = split_page(path)
-    found = set()
-    for line in prose.values():
-        match = re.match(r"^#{1,6}\s+(.*?)\s*#*$", line)
-        if match:
-            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match.group(1))
-            slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
-            number, known = 0, slug
-            while known in found:
-                number += 1
-                known = "%s-%d" % (slug, number)
-            found.add(known)
-    return found
-
-
-def check_link(page, target, root):
-    if SCHEME.match(target) or target.startswith("//"):
+def missing(shown, printed, where=""):
+    """None, or where something that is shown is not printed. Lists may leave things out."""
+    if isinstance(shown, dict) and isinstance(printed, dict):
+        for key, value in shown.items():
+            at = "%s.%s" % (where, key)
+            found = missing(value, printed[key], at) if key in printed else at
+            if found:
+                return found
         return None
-    name, _, anchor = target.partition("#")
-    if name.startswith("/"):
-        return "the link %s is not relative" % target
-    path = (page.parent / name).resolve() if name else page
-    if not path.is_relative_to(root):
-        return "the link %s leads out of the project" % target
-    if not path.exists():
-        return "the link %s leads nowhere" % target
-    if anchor and path.suffix == ".md" and anchor not in anchors(path):
-        return "the link %s names a heading that is not there" % target
-    return None
+    if isinstance(shown, list) and isinstance(printed, list):
+        rest = iter(printed)
+        for at, value in enumerate(shown):
+            if not any(missing(value, other) is None for other in rest):
+                return "%s[%d]" % (where, at)
+        return None
+    if isinstance(shown, float) and isinstance(printed, (int, float)):
+        return None if math.isclose(shown, printed, rel_tol=1e-6) else where
+    return None if shown == printed else where or "."
 
 
-def check_links(page, prose, root):
-    for number, line in prose.items():
-        bare = SPAN.sub("", line)
-        targets = LINK.findall(bare) + REFERENCE.findall(bare)
-        for target in targets:
-            problem = check_link(page, target, root)
-            if problem:
-                yield number, problem
-
-
-# ---- programs ------------------------------------------------------------------------------------
-
-
-def check_programs(blocks, root):
-    files = [path.read_text(encoding="utf-8") for path in (root / "docs/examples_c").glob("*.c")]
-    for block in blocks:
-        if block.language == "c" and re.search(r"^int main\(", block.text, re.MULTILINE):
-            if not any(block.text in text for text in files):
-                yield block.line, "the program is none of docs/examples_c/"
-
-
-# ---- commands ------------------------------------------------------------------------------------
-
-
-def shell_lines(block):
-    """(line, text) of each line, with those that end in a backslash joined to the next."""
-    pending, first = "", block.line
-    for offset, line in enumerate(block.text.splitlines()):
-        if not pending:
-            first = block.line + offset
-        pending += line
-        if pending.endswith("\\"):
-            pending = pending[:-1]
-            continue
-        yield first, pending
-        pending = ""
-
-
-def split_words(text):
-    lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>()")
-    lexer.whitespace_split = True
-    lexer.commenters = "#"
-    return list(lexer)
-
-
-def commands_in(line, text):
-    """The `ferry ...` commands of one line of shell, redirections included."""
-    words = split_words(re.sub(r"^\s*[$%>]\s+", "", text))
-    current, simple = [], []
-    for word in words + [";"]:
-        if word in OPERATORS or word in {"(", ")"}:
-            simple.append(current)
-            current = []
-        else:
-            current.append(word)
-    for words in simple:
-        while words and ASSIGNMENT.match(words[0]):
-            words = words[1:]
-        if words and Path(words[0]).name == "ferry":
-            yield Command(line, words[1:])
-
-
-def page_commands(blocks, prose):
-    for block in blocks:
-        if block.language in SHELL:
-            for line, text in shell_lines(block):
-                if re.search(r"\bferry\b", text):
-                    yield from commands_in(line, text)
-    for number, line in prose.items():
-        if INDENTED.match(line):
-            yield from commands_in(number, line)
-        for _, span in SPAN.findall(line):
-            if span.strip().startswith("ferry "):
-                yield from commands_in(number, span)
-
-
-class Help:
-    """What `ferry --help` and `ferry COMMAND --help` offer."""
-
-    def __init__(self, ferry):
-        self.ferry = ferry
-        overview = self._ask("--help").partition("\nOptions:\n")[0]
-        self.subcommands = set(re.findall(r"^  (\S+)", overview, re.MULTILINE))
-        self._options = {}
-
-    def _ask(self, *arguments):
-        done = subprocess.run([self.ferry, *arguments], stdin=subprocess.DEVNULL, text=True,
-                              capture_output=True, check=True, timeout=600)
-        return done.stdout
-
-    def names(self, subcommand):
-        """The words that a command takes in place of files; None if it takes files."""
-        if subcommand != "bench":
-            return None
-        return set(re.findall(r"^  (\S+)", self._ask("bench").partition("\n")[2], re.MULTILINE))
-
-    def options(self, subcommand):
-        """{option: Option}; a capital word behind an option is its value, `[=WORD]` a possible one."""
-        if subcommand not in self._options:
-            text = self._ask(subcommand, "--help")
-            lines = re.findall(r"^  (--[a-z-]+)(?: ([A-Z]+)|(\[=[A-Z]+\]))?(?= |$)", text,
-                               re.MULTILINE)
-            self._options[subcommand] = {name: Option(bool(value), bool(value or possible))
-                                         for name, value, possible in lines}
-        return self._options[subcommand]
-
-
-def check_words(command, usage, root, made):
-    """Problems of one command. `made` are the files that earlier commands of the page wrote."""
-    words = list(command.words)
-    subcommand = words.pop(0) if words else ""
-    if subcommand in {"--help", "--version", "--man"} or PLACEHOLDER.match(subcommand):
+def run_json(place, block):
+    inside, part = words_of(block, "inside"), words_of(block, "part of")
+    text = fill(block, inside[0]) if inside else block.text
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise Problem(block.line, "this is no JSON: %s" % error) from None
+    if part:
+        found = missing(value, json.loads(place.must_run(block.line, ["bash", "-c", part[0]])))
+        if found:
+            raise Problem(block.line, "`%s` does not print %s as shown" % (part[0], found))
         return
-    if subcommand not in usage.subcommands:
-        yield "ferry has no command \"%s\"" % subcommand
+    file = place.folder / "block.json"
+    file.write_text(text, encoding="utf-8")
+    readers = {"ferry.spec/1": ["ferry", "plan", "block.json"],
+               "ferry.tuning/1": ["ferry", "tune", "--show", "block.json"],
+               "ferry.layout/1": ["ferry", "reshard", "MODEL", "--to", "block.json", "--out", "OUT",
+                                  "--dry-run"]}
+    if value.get("format") not in readers:
+        raise Problem(block.line, "nothing reads this JSON: say of what it is a part")
+    place.must_run(block.line, readers[value["format"]])
+
+
+# ---- pages ---------------------------------------------------------------------------------------
+
+
+def run_block(place, page, block, names):
+    for command in words_of(block, "first"):
+        place.must_run(block.line, ["bash", "-e", "-c", command])
+    for path in words_of(block, "excerpt of"):
+        check_excerpt(block, path)
+    for name in words_of(block, "file"):
+        (place.folder / name).write_text(block.text + "\n", encoding="utf-8")
+    if words_of(block, "excerpt of") or (words_of(block, "file") and block.language != "json"):
         return
-    options, n_files = usage.options(subcommand), 0
-    names = usage.names(subcommand)
-    while words:
-        word = words.pop(0)
-        if word in REDIRECTIONS:
-            made.add(words.pop(0) if words else "")
-        elif word == "--" and subcommand == "launch":
-            return
-        elif word.startswith("--"):
-            name, has_value, value = word.partition("=")
-            if name not in options:
-                yield "ferry %s has no option %s" % (subcommand, name)
+    if block.language in SHELL:
+        run_shell(place, block)
+    elif block.language in ("python", "py"):
+        run_python(page, block, names)
+    elif block.language == "c":
+        run_c(place, block)
+    elif block.language == "json":
+        run_json(place, block)
+    else:
+        raise Problem(block.line, "blocks of %s are not run" % (block.language or "no language"))
+
+
+def run_page(page, arguments):
+    """The blocks of a page, here and now; prints what there is to say, and returns the status."""
+    counts = {"run": 0, "not run": 0, "left out": 0, "failed": 0}
+    where = page.relative_to(ROOT) if ROOT in page.parents else page
+    names = {"__name__": "page"}
+    with tempfile.TemporaryDirectory(prefix="docs-") as folder:
+        place = Place(folder, arguments.build, arguments.patience)
+        os.environ.update(place.environment)
+        sys.path.insert(0, place.environment["PYTHONPATH"])
+        os.chdir(folder)
+        for block in split_page(page)[0]:
+            if block.language == "text":
                 continue
-            if options[name].takes_value and not has_value:
-                if not words:
-                    yield "%s lacks its value" % name
-                    continue
-                value = words.pop(0)
-            elif not options[name].may_have_value and has_value:
-                yield "%s takes no value" % name
-            if name in ("--save", "--out"):
-                made.add(value)
-        elif subcommand == "launch":
-            if word != "-n":
-                return  # the program, and what is its own
-            if not words:
-                yield "-n lacks its value"
-                return
-            words.pop(0)
-        elif names is not None:
-            if word not in names and not PLACEHOLDER.match(word):
-                yield "ferry %s knows no %s" % (subcommand, word)
-        else:
-            n_files += 1
-            known = word in made or PLACEHOLDER.match(word) or (root / word).exists()
-            if not known:
-                yield "the file %s is not there" % word
-    if n_files > (2 if subcommand == "verify" else 1):
-        yield "ferry %s takes fewer than %d files" % (subcommand, n_files)
+            reasons, needs = words_of(block, "not run"), words_of(block, "needs")
+            if reasons:
+                counts["not run"] += 1
+                print("not run: %s:%d: %s" % (where, block.line, reasons[0]))
+                continue
+            if needs and not arguments.long:
+                counts["left out"] += 1
+                print("left for the long tests: %s:%d: %s" % (where, block.line, needs[0]))
+                continue
+            try:
+                counts["run"] += 1
+                run_block(place, page, block, names)
+            except Problem as problem:
+                counts["failed"] += 1
+                print("%s:%d: %s" % (where, problem.line, problem))
+        os.chdir(str(ROOT))
+    print("%s: %d blocks ran, %d left for the long tests, %d not run, %d failed" % (
+        where, counts["run"], counts["left out"], counts["not run"], counts["failed"]), flush=True)
+    return 1 if counts["failed"] else 0
 
 
-def check_commands(page, blocks, prose, usage, root):
-    made = set()
-    for command in page_commands(blocks, prose):
-        for problem in check_words(command, usage, root, made):
-            yield command.line, problem
-
-
-def check_pages(root, ferry):
-    pages = [root / "README.md", root / "examples" / "README.md"]
-    pages += sorted((root / "docs").rglob("*.md"))
-    usage = Help(ferry) if ferry else None
-    n_problems = n_pages = 0
+def run_each(pages, arguments):
+    """A process for each page, so that none sees what another has changed or left in memory."""
+    failed, not_run, n_run = [], 0, 0
     for page in pages:
-        if not page.exists():
+        blocks = split_page(page)[0]
+        if all(block.language == "text" for block in blocks):
             continue
-        n_pages += 1
-        blocks, prose = split_page(page)
-        problems = [*check_links(page, prose, root), *check_programs(blocks, root)]
-        if usage:
-            problems += check_commands(page, blocks, prose, usage, root)
-        for line, problem in sorted(problems):
-            print("%s:%d: %s" % (page.relative_to(root), line, problem))
-        n_problems += len(problems)
-    print("%d pages, %d problems" % (n_pages, n_problems))
-    return n_problems > 0 or n_pages == 0
+        if arguments.long and not any(words_of(block, "needs") for block in blocks):
+            continue
+        words = [sys.executable, __file__, "--alone", "--build", str(arguments.build),
+                 "--patience", str(arguments.patience)] + ["--long"] * arguments.long
+        if subprocess.run([*words, str(page)], check=False).returncode != 0:
+            failed.append(str(page))
+        not_run += sum(bool(words_of(block, "not run")) for block in blocks)
+        n_run += 1
+    print("%d pages ran, %d failed; %d blocks say that they cannot be run" % (
+        n_run, len(failed), not_run))
+    if not_run > MOST_NOT_RUN:
+        print("at most %d may be: MOST_NOT_RUN in tests/docs/run_blocks.py" % MOST_NOT_RUN)
+    return 1 if failed or n_run == 0 or not_run > MOST_NOT_RUN else 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help="files whose blocks to run")
-    parser.add_argument("--check", action="store_true", help="check links and commands instead")
-    parser.add_argument("--ferry", metavar="PATH", help="the command whose options --check asks")
-    parser.add_argument("--root", metavar="FOLDER", type=Path,
-                        default=Path(__file__).resolve().parent.parent.parent,
-                        help="the project (default: the one that this file is in)")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", type=Path, help="default: all")
+    parser.add_argument("--build", metavar="FOLDER", type=Path, default=ROOT / "build" / "release")
+    parser.add_argument("--patience", metavar="N", type=int, default=1)
+    parser.add_argument("--long", action="store_true", help="the blocks that need something")
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.check == bool(arguments.pages):
-        parser.error("either pages or --check")
+    arguments.build = arguments.build.resolve()
+    pages = [page.resolve() for page in arguments.pages] or all_pages(ROOT)
     try:
-        if arguments.check:
-            return check_pages(arguments.root.resolve(), arguments.ferry)
-        return run_pages(arguments.pages)
+        if arguments.long and not arguments.alone:
+            try:
+                __import__("torch")
+            except ImportError:
+                return skips.whole("docs", "torch is not there")
+        if arguments.alone:
+            return run_page(pages[0], arguments)
+        return run_each(pages, arguments)
     except (PageError, OSError) as problem:
         print(problem)
         return 1

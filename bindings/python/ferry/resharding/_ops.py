@@ -111,11 +111,13 @@ class LazyOps(MutableSequence["TransferOp"]):
         self._list = []
 
     def sort(self, *, key: Any = None, reverse: bool = False) -> None:
+        """Sorts in place, as a list does."""
         self._own().sort(key=key, reverse=reverse)
 
     # What a list can besides.
 
     def copy(self) -> List["TransferOp"]:
+        """A list of the same ops."""
         return list(self)
 
     def __eq__(self, other: object) -> bool:
