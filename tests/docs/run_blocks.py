@@ -74,6 +74,8 @@ class Place:
         (tools / "python3").chmod(0o755)
         self.environment = dict(os.environ, PATH="%s:%s:%s" % (
             tools, Path(sys.executable).parent, os.environ["PATH"]))
+        # Ranks that are kept off the cores for seconds are not lost for that; those that end are, at once.
+        self.environment.update(FERRY_DEADLINE="%d" % (60 * patience), FERRY_JOIN_LIMIT="300")
         self.environment.update(
             PYTHONPATH=str(self.build / "bindings" / "python"), FERRY_PLUGINS=str(self.build),
             PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", LC_ALL="C.UTF-8", COLUMNS="100")
