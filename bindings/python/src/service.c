@@ -510,11 +510,6 @@ static PyObject *finalize(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "p", &quickly) || !fp_enter(&own->use, !own->is_finalized)) {
         return NULL;
     }
-    if (own->n_lent != 0 && !quickly) {
-        fp_leave(&own->use);
-        return fp_raise(FERRY_ERR_MISUSE, "a handler of mixed collectives uses the service's "
-                                          "transport: shut it down before finalize()");
-    }
     bool open = ((fp_world *)own->world)->world != NULL;
     if (open && !fp_enter(world_use(own), true)) {
         fp_leave(&own->use);
@@ -618,7 +613,7 @@ static int traverse(PyObject *self, visitproc visit, void *arg)
 static int clear(PyObject *self)
 {
     fp_service *own = (fp_service *)self;
-    if (!own->is_abandoned && own->n_lent == 0) { /* who was lent its transport goes first */
+    if (!own->is_abandoned) {
         end_service(own);
     }
     return 0;

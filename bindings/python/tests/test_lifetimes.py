@@ -351,14 +351,27 @@ class Alone(unittest.TestCase):
         service.register_send(1, source, 0, None, 0)
         service.register_receive(1, target, 0, None, 0)
         service.schedule()
-        with self.assertRaisesRegex(ferry.Misuse, "shut it down before finalize"):
-            service.finalize()
         service.run()
         source.owner = handler
         watched = weakref.ref(source), weakref.ref(handler)
         del service, source, handler
         for one in watched:
             self.check_gone(one)
+
+    def test_a_transport_that_was_lent_outlives_its_service(self):
+        import array
+
+        service = ferry.RemoteCopyService()
+        service.init("OFF")
+        handler = ferry.MixedCommHandler(*[None] * 10, "f32", "cpu", use_autotune=False,
+                                         transport=service)
+        service.finalize()
+        del service
+        gc.collect()
+        x, y = array.array("f", [3.0] * 4), array.array("f", [0.0] * 4)
+        handler.run(ferry.MixedCommOp.ALLREDUCE, x, y)
+        self.assertEqual(x, y)
+        handler.shutdown()
 
     def test_smaller_worlds_that_are_let_go(self):
         """They are threads' as those before, and do not wait for each other."""
