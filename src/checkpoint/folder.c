@@ -653,8 +653,8 @@ void fy_folder_end(fy_folder *folder, bool keep)
     }
     if (!folder->is_done && !keep && fy_folder_clear(folder, NULL) == FERRY_OK) {
         unlinkat(folder->fd, FY_LOCK_NAME, 0);
-        drop_claim(
-            folder); /* whoever claims it from here on finds the lock gone, and begins anew */
+        /* Whoever claims it from here on finds the lock gone, and begins anew. */
+        drop_claim(folder);
         unlinkat(folder->parent_fd, name_of(folder->partial), AT_REMOVEDIR);
     }
     forget(folder);
