@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 scripts/packages.sh
 cmake --preset release -DBUILD_TESTING=OFF -DFERRY_PYTHON=OFF -B build/demo
-cmake --build build/demo
+cmake --build build/demo --target ferry
 ferry=build/demo/ferry
 echo
 echo "\$ ferry run examples/run/tp4-to-tp2dp2.json"
