@@ -237,6 +237,8 @@ def type_rows():
         yield type_row(("source", "rules", 1, "on", "pp"), value)
     for value in (5, None, {}, True):
         yield type_row(("tensors", 5, "source"), value)
+    yield row("a source that is a number", spoilt("tensors", 5, "source", 7),
+              "must be the name of a tensor or an array of boxes")
     yield type_row(("source", "rules", 1, "shard", 0, "blocks", 1), [2])
     yield type_row(("source", "rules", 1, "shard", 0, "blocks", 1), [2, 1, 1])
     yield type_row(("source", "mesh", 0), ["pp"])

@@ -7,6 +7,8 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +26,27 @@ int fsync(int descriptor)
         return -1;
     }
     return (int)syscall(SYS_fsync, descriptor);
+}
+
+/* What the kernel may answer, too. */
+static bool fstat_fails, pread_fails;
+
+int fstat(int descriptor, struct stat *about)
+{
+    if (fstat_fails) {
+        errno = EIO;
+        return -1;
+    }
+    return fstatat(descriptor, "", about, AT_EMPTY_PATH);
+}
+
+ssize_t pread(int descriptor, void *bytes, size_t n_bytes, off_t offset)
+{
+    if (pread_fails) {
+        errno = EIO;
+        return -1;
+    }
+    return syscall(SYS_pread64, descriptor, bytes, n_bytes, offset);
 }
 
 static char folder[64];
@@ -171,6 +194,31 @@ static void test_keeps_no_descriptor(void **state)
     assert_int_equal(before, after);
 }
 
+/* Errors of a file that is open: what could not be done with which file, and nothing is kept. */
+static void test_broken_disk(void **state)
+{
+    (void)state;
+    ferry_error       error;
+    uint64_t          bytes;
+    size_t            length;
+    char             *text = NULL;
+    static const char large[20000]; /* small pieces may lie about without being in use */
+    put("file", large, sizeof large);
+    fstat_fails         = true;
+    ferry_status status = fy_file_size(path_of("file"), &bytes, &error);
+    fstat_fails         = false;
+    check_status("fstat", FERRY_ERR_IO, status, &error);
+    check_says("fstat", "/file: cannot be examined: Input/output error", &error);
+    size_t used = mallinfo2().uordblks;
+    pread_fails = true;
+    status      = fy_file_read(path_of("file"), sizeof large, &text, &length, &error);
+    pread_fails = false;
+    assert_int_equal(mallinfo2().uordblks, used);
+    assert_null(text);
+    check_status("pread", FERRY_ERR_IO, status, &error);
+    check_says("pread", "/file: cannot be read: Input/output error", &error);
+}
+
 /* A reader sees the old file or the whole new one; nothing is left beside it. */
 static void test_replace(void **state)
 {
@@ -268,6 +316,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_read, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_read_what_is_no_file, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_read_at, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_broken_disk, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_keeps_no_descriptor, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_follows_no_link, make_folder, remove_folder),

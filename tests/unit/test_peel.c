@@ -21,7 +21,19 @@ typedef struct matrix {
     uint64_t cap; /* the most of a take */
     uint64_t length[MOST_ROUNDS];
     uint32_t left_round[MOST_SIDE], right_round[MOST_SIDE]; /* the last round of a port, + 1 */
+    uint32_t n_rounds;
+    uint64_t before[MOST_EDGES]; /* what was left of each edge when the last round began */
 } matrix;
+
+/* No port stands still in a round for which something is left at a port that does so too. */
+static void check_round_is_full(const matrix *m)
+{
+    for (uint32_t e = 0; m->n_rounds > 0 && e < m->n_edges; e++) {
+        check_at(m->before[e] == 0 || m->left_round[m->left[e]] == m->n_rounds ||
+                     m->right_round[m->right[e]] == m->n_rounds,
+                 "round %u, edge %u", m->n_rounds - 1, e);
+    }
+}
 
 static uint64_t avail(void *context, uint32_t edge)
 {
@@ -36,6 +48,11 @@ static ferry_status take(void *context, uint32_t edge, uint32_t round, uint64_t 
     uint64_t taken = avail(m, edge) < duration ? avail(m, edge) : duration;
     (void)error;
     assert_true(round < MOST_ROUNDS);
+    if (round + 1 != m->n_rounds) {
+        check_round_is_full(m);
+        memcpy(m->before, m->rest, sizeof m->before);
+        m->n_rounds = round + 1;
+    }
     assert_true(m->left_round[m->left[edge]] <= round);
     assert_true(m->right_round[m->right[edge]] <= round);
     m->left_round[m->left[edge]]   = round + 1;
@@ -95,6 +112,7 @@ static void check_seed(uint64_t seed, bool to_the_end)
                      .avail    = avail,
                      .take     = take};
     must(fy_peel_run(&peel, 0, &end, &error), &error);
+    check_round_is_full(&m);
     for (uint32_t round = 0; round < end; round++) {
         check_at(m.length[round] > 0, "seed %llu, round %u", (unsigned long long)seed, round);
         sum += m.length[round];

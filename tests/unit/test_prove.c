@@ -11,6 +11,9 @@
 
 #include "prove_case.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 /*
  * The plan that most mutations start from: a is cut by rows over ranks 0 and 1 and goes whole to
  * ranks 0 and 2, once as itself and once as t, which is tied to it.
@@ -342,6 +345,23 @@ static void test_files_and_misuse(void **state)
     assert_int_equal(ferry_prove_plan(spec, path_of("none"), NULL, NULL), FERRY_ERR_IO);
     assert_int_equal(ferry_prove_plan(path_of("none"), plan, NULL, &error), FERRY_ERR_IO);
     assert_int_equal(ferry_prove_plan(plan, plan, NULL, &error), FERRY_ERR_INVALID_INPUT);
+    write_json("spec.json", "{'format':'ferry.spec/1','model':'none.safetensors.index.json',"
+                            "'source':{'mesh':[['x',1]],'rules':[{'match':'*'}]},"
+                            "'destination':{'mesh':[['x',1]],'rules':[{'match':'*'}]}}");
+    ferry_status status = ferry_prove_plan(spec, plan, NULL, &error);
+    assert_int_equal(status, FERRY_ERR_IO);
+    assert_non_null(strstr(error.message, "none.safetensors.index.json"));
+    write_json("spec.json", "{'format':'ferry.spec/1','model':'folder',"
+                            "'source':{'mesh':[['x',1]],'rules':[{'match':'*'}]},"
+                            "'destination':{'mesh':[['x',1]],'rules':[{'match':'*'}]}}");
+    assert_int_equal(mkdir(path_of("folder"), 0700), 0);
+    assert_int_equal(mkdir(path_of("folder/model.safetensors.index.json"), 0700), 0);
+    status = ferry_prove_plan(spec, plan, NULL, &error);
+    assert_int_equal(rmdir(path_of("folder/model.safetensors.index.json")), 0);
+    assert_int_equal(rmdir(path_of("folder")), 0);
+    assert_int_equal(status, FERRY_ERR_IO);
+    assert_non_null(strstr(error.message, "is no regular file"));
+    write_json("spec.json", base_spec);
     write_json("plan.json", "{'format':'ferry.plan/1','moves':[{'task_id':0,");
     expect("cut off in a move", FERRY_ERR_INVALID_INPUT, "the rest of a value");
 }

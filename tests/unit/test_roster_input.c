@@ -93,6 +93,57 @@ static void test_planned_roster(void **state)
     }
 }
 
+/* Ranks that hold one parameter must say the same of it; what differs is named. */
+static ferry_model *model_of_w(uint32_t rank, bool is_second, const char *what)
+{
+    ferry_model         *model = NULL;
+    ferry_error          error;
+    ferry_param_metadata m      = FERRY_PARAM_METADATA_INIT;
+    m.name                      = "w";
+    m.owner_rank                = rank;
+    m.n_dims                    = is_second && strcmp(what, "number of dimensions") == 0 ? 1 : 2;
+    m.shape[0]                  = 8;
+    m.shape[1]                  = is_second && strcmp(what, "shape") == 0 ? 4 : 3;
+    m.dtype                     = (ferry_dtype){.kind = FERRY_U8, .element_bits = 8};
+    m.data_parallel_group_ranks = rank == 0 ? range_group(0, 1, 1) : range_group(1, 1, 2);
+    if (is_second && strcmp(what, "dtype") == 0) {
+        m.dtype.kind = FERRY_I8;
+    }
+    must(ferry_model_create(&model, &error), &error);
+    must(ferry_model_add(model, &m, &error), &error);
+    ferry_group_release(m.data_parallel_group_ranks);
+    return model;
+}
+
+static void test_ranks_that_differ(void **state)
+{
+    (void)state;
+    static const char *const what[] = {"", "shape", "dtype", "number of dimensions"};
+    for (size_t i = 0; i < COUNT_OF(what); i++) {
+        ferry_roster *roster = NULL;
+        ferry_plan   *plan   = NULL;
+        ferry_model  *models[3];
+        ferry_error   error = {""};
+        char          says[80];
+        snprintf(says, sizeof says, "ranks 1 and 2 differ in %s", what[i]);
+        must(ferry_roster_create(3, &roster, &error), &error);
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            models[rank] = model_of_w(rank, rank == 2, what[i]);
+            must(ferry_roster_set(roster, rank, rank == 0 ? models[rank] : NULL,
+                                  rank == 0 ? NULL : models[rank], &error),
+                 &error);
+        }
+        ferry_status status = ferry_plan_create_from_roster(roster, NULL, &plan, &error);
+        check_status(says, i == 0 ? FERRY_OK : FERRY_ERR_INVALID_INPUT, status, &error);
+        check_says(says, i == 0 ? "" : says, &error);
+        ferry_plan_destroy(plan);
+        ferry_roster_destroy(roster);
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            ferry_model_destroy(models[rank]);
+        }
+    }
+}
+
 /* A rank that there is not is refused before a byte is written. */
 static void test_rank_of_json(void **state)
 {
@@ -217,9 +268,13 @@ static void test_first_and_last(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),        cmocka_unit_test(test_planned_roster),
-        cmocka_unit_test(test_rank_of_json), cmocka_unit_test(test_names_of_a_count),
-        cmocka_unit_test(test_tilings),      cmocka_unit_test(test_first_and_last),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_planned_roster),
+        cmocka_unit_test(test_ranks_that_differ),
+        cmocka_unit_test(test_rank_of_json),
+        cmocka_unit_test(test_names_of_a_count),
+        cmocka_unit_test(test_tilings),
+        cmocka_unit_test(test_first_and_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,6 +71,26 @@ static void test_box_of(void **state)
     }
 }
 
+/* Nothing of a tensor, which may have a place and strides of its own all the same. */
+static void test_box_of_nothing(void **state)
+{
+    static char    memory[8];
+    const uint64_t shape[] = {3, 0, 2}, begin[] = {1, 0, 1}, length[] = {2, 0, 1};
+    ferry_buffer   buffer = ferry_buffer_of(memory, 0);
+    ferry_box      box    = FERRY_BOX_INIT;
+    fy_area        area   = {.bytes = 77};
+    ferry_error    error;
+    (void)state;
+    must(ferry_box_of(&buffer, 4, 3, shape, begin, length, &box, &error), &error);
+    assert_int_equal(box.offset, 0);
+    for (uint32_t d = 0; d < 3; d++) {
+        assert_int_equal(box.length[d], length[d]);
+        assert_int_equal(box.stride[d], 4);
+    }
+    must(fy_box_area(&box, &area, &error), &error);
+    assert_int_equal(area.bytes, 0);
+}
+
 /* What is wrong with a box of 4 x 5 elements of 2 bytes, 12 bytes a row, in 100 bytes from 10 on.
  */
 typedef struct bad_box {
@@ -173,9 +193,8 @@ static void test_bad_box_of(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_box_of),
-        cmocka_unit_test(test_bad_boxes),
+        cmocka_unit_test(test_random),         cmocka_unit_test(test_box_of),
+        cmocka_unit_test(test_box_of_nothing), cmocka_unit_test(test_bad_boxes),
         cmocka_unit_test(test_bad_box_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
 
 #include "support/check.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,6 +75,27 @@ static void test_variables_and_options(void **state)
 }
 
 #define SIZED .struct_size = sizeof(ferry_world_options)
+
+/* Of many nodes, so that what is kept shows in how much is in use: small pieces may lie about. */
+static void test_nothing_is_kept(void **state)
+{
+    (void)state;
+    static char nodes[8001];
+    size_t      used = 0;
+    for (size_t i = 0; i + 1 < sizeof nodes; i++) {
+        nodes[i] = i % 2 == 0 ? '1' : ',';
+    }
+    nodes[sizeof nodes - 2] = '\0';
+    setenv("FERRY_NODES", nodes, 1);
+    for (int i = 0; i < 3; i++) {
+        fy_settings settings;
+        ferry_error error;
+        must(fy_settings_init(&settings, NULL, &error), &error);
+        fy_settings_cleanup(&settings);
+        assert_true(i < 2 || mallinfo2().uordblks == used);
+        used = mallinfo2().uordblks;
+    }
+}
 
 static void test_refused(void **state)
 {
@@ -256,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_defaults, clear),
         cmocka_unit_test_setup(test_variables_and_options, clear),
+        cmocka_unit_test_setup(test_nothing_is_kept, clear),
         cmocka_unit_test_setup(test_refused, clear),
         cmocka_unit_test_setup(test_wrong_variables, clear),
         cmocka_unit_test_setup(test_fake_nodes, clear),

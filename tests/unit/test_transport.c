@@ -486,7 +486,21 @@ static void run_keys(rank_thread *self)
                       ferry_region_import(transports[0], key, n_bytes, &imported, error));
         key[bit / 8] ^= (unsigned char)(1u << bit % 8);
     }
+    /* Whatever else is registered: the key is good as long as its own region is. */
+    ferry_region *others[3];
+    ferry_buffer  piece = ferry_buffer_of(memory, 1);
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        expect_ok(self, ferry_region_register(transports[0], &piece, &others[i], error));
+    }
+    expect_ok(self, ferry_region_import(transports[0], key, n_bytes, &imported, error));
+    ferry_region_free(imported);
     ferry_region_free(own);
+    expect_status(self, FERRY_ERR_INVALID_INPUT,
+                  ferry_region_import(transports[0], key, n_bytes, &imported, error));
+    expect_says(self, "which is not registered (any more)");
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        ferry_region_free(others[i]);
+    }
     ferry_transport_close(transports[1]);
     ferry_transport_close(transports[0]);
 }
