@@ -292,6 +292,10 @@ def run_json(place, block):
 
 
 def run_block(place, page, block, names):
+    # torchrun's port and the next one are free when it looks, and may be another's a moment later.
+    place.environment.pop("FERRY_RENDEZVOUS", None)
+    if "torchrun" in block.text and block.language in SHELL:
+        place.environment["FERRY_RENDEZVOUS"] = str(place.folder / ".meet")
     for command in words_of(block, "first"):
         place.must_run(block.line, ["bash", "-e", "-c", command])
     for path in words_of(block, "excerpt of"):
