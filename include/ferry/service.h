@@ -202,11 +202,10 @@ typedef struct ferry_progress {
 } ferry_progress;
 
 /*
- * Called within run and start, before this rank moves anything and peers write here, and then
- * within run, test and wait, on the caller's thread: every twentieth of a second, and once at the
- * end, when its answer comes too late. Else false cancels the run on all ranks. What moves the run
- * on from within waits for something else does not call it. It calls nothing of the service or its
- * world. NULL takes it away.
+ * Called within test, wait and run, on the caller's thread: before these move anything, every
+ * twentieth of a second, and once at the end, when its answer comes too late. Else false cancels
+ * the run on all ranks. What moves the run on from within waits for something else does not call
+ * it. It calls nothing of the service or its world. NULL takes it away.
  */
 typedef bool (*ferry_progress_fn)(void *context, const ferry_progress *progress);
 /* Sets the callback, for this rank. */

@@ -386,12 +386,9 @@ ferry_status fy_request_drop(fy_run_request *request);
 /* The first run must not fail for the lack of a request, for others wait for it. */
 ferry_status fy_request_provide(ferry_service *service, ferry_error *error);
 
-/* Asks the caller's progress callback, when nothing has moved yet. */
-bool fy_request_agrees(fy_run_request *request);
-
 /* run.c. A run that has begun ends with one outcome; only a failed world keeps it from beginning.
  */
-ferry_status fy_run_begin(ferry_service *service, fy_run_request *request, ferry_error *error);
+ferry_status fy_run_begin(ferry_service *service, ferry_error *error);
 bool         fy_run_step(ferry_service *service); /* true if anything happened */
 bool         fy_run_is_over(const ferry_service *service);
 /* This rank gives the run up; the first reason counts. */

@@ -111,7 +111,7 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
     if (request == NULL) {
         return fy_fail_no_memory(error, "a request");
     }
-    status = fy_run_begin(service, request, error);
+    status = fy_run_begin(service, error);
     if (status != FERRY_OK) {
         request->is_spare = true;
         return status;
@@ -155,12 +155,6 @@ static void call_back(fy_run_request *request, bool last)
     }
 }
 
-bool fy_request_agrees(fy_run_request *request)
-{
-    call_back(request, false);
-    return !atomic_load(&request->cancelled);
-}
-
 static void check_cancel(fy_run_request *request)
 {
     ferry_service *service = request->service;
@@ -170,7 +164,7 @@ static void check_cancel(fy_run_request *request)
     }
 }
 
-/* One step; false where nothing could be done. */
+/* One step; false where nothing could be done. The first one asks before it moves anything. */
 static bool advance(fy_run_request *request)
 {
     ferry_service *service = request->service;

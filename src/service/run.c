@@ -94,7 +94,7 @@ static void enter(ferry_service *service, bool is_ready, int64_t now_ns)
     fy_transport_hurry(service->transport, false);
 }
 
-ferry_status fy_run_begin(ferry_service *service, fy_run_request *request, ferry_error *error)
+ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
 {
     fy_exec     *exec   = service->exec;
     ferry_status status = fy_transport_state(service->transport, error);
@@ -133,8 +133,7 @@ ferry_status fy_run_begin(ferry_service *service, fy_run_request *request, ferry
     fy_targets_begin(service);
     ferry_error  reason;
     ferry_status refused = fy_take_refusal(service, &reason);
-    bool         agrees  = fy_request_agrees(request);
-    enter(service, refused == FERRY_OK && agrees, now_ns);
+    enter(service, refused == FERRY_OK, now_ns);
     if (refused != FERRY_OK) {
         fy_run_fail(service, refused, service->world->rank, "%s", reason.message);
     }
