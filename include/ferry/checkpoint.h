@@ -19,6 +19,26 @@ FERRY_BEGIN_DECLS
  * and sharded ones, a folder of ferry.layout.json and one safetensors file for each rank.
  */
 
+/* ---- long work ---- */
+
+typedef struct ferry_work_progress {
+    const char *phase; /* such as "copying", "syncing", "comparing" */
+    uint64_t    done_bytes;
+    uint64_t    total_bytes;
+    double      seconds; /* since the work began */
+    const char *anew;    /* why a conversion that may go on where an earlier one ended does not: a
+                            phrase that lives for ever; NULL: it does, or nothing was left */
+    uint64_t done_files; /* of work that goes file by file; else 0 */
+    uint64_t total_files;
+    bool     goes_on; /* a conversion, where an earlier one ended */
+} ferry_work_progress;
+
+/*
+ * Is called on the caller's thread, some ten times a second or more, while a call works. Returns
+ * false to stop: then the call ends soon with FERRY_ERR_STOPPED.
+ */
+typedef bool (*ferry_work_progress_fn)(void *context, const ferry_work_progress *progress);
+
 /* ---- looking at one ---- */
 
 /*
@@ -31,6 +51,11 @@ typedef struct ferry_checkpoint ferry_checkpoint;
 /* path is a safetensors file, an index file, or a folder of either kind. */
 FERRY_API ferry_status ferry_checkpoint_open(const char *path, ferry_checkpoint **checkpoint_out,
                                              ferry_error *error);
+/* The same, told after each file: thousands of headers take their time. progress may be NULL. */
+FERRY_API ferry_status ferry_checkpoint_open_watched(const char            *path,
+                                                     ferry_work_progress_fn progress, void *context,
+                                                     ferry_checkpoint **checkpoint_out,
+                                                     ferry_error       *error);
 /* NULL is allowed. */
 FERRY_API void ferry_checkpoint_destroy(ferry_checkpoint *checkpoint);
 
@@ -97,29 +122,102 @@ FERRY_API ferry_status ferry_checkpoint_write_layout(const ferry_checkpoint *che
                                                      ferry_write_fn write, void *context,
                                                      ferry_error *error);
 
-/* ---- long work ---- */
+/* ---- what else there is to know of one ---- */
 
-typedef struct ferry_work_progress {
-    const char *phase; /* such as "copying", "syncing", "comparing" */
-    uint64_t    done_bytes;
-    uint64_t    total_bytes;
-    double      seconds; /* since the work began */
-    const char *anew;    /* why a conversion that may go on where an earlier one ended does not: a
-                            phrase that lives for ever; NULL: it does, or nothing was left */
-} ferry_work_progress;
+/* The pairs of __metadata__ of all its files, without keys that begin with "ferry.". */
+FERRY_API size_t ferry_checkpoint_metadata_count(const ferry_checkpoint *checkpoint);
+/* A pair, in order of keys. Both texts live as long as the checkpoint. */
+FERRY_API ferry_status ferry_checkpoint_metadata_at(const ferry_checkpoint *checkpoint,
+                                                    size_t index, const char **key_out,
+                                                    const char **value_out, ferry_error *error);
+
+/* What else lies in its folder, as far as a conversion copies it or says why it does not. */
+typedef struct ferry_checkpoint_other {
+    size_t      struct_size;
+    const char *name; /* of a folder with a slash behind it */
+    uint64_t    bytes;
+    const char *left_out; /* why a conversion leaves it out, a phrase; NULL: it is copied */
+} ferry_checkpoint_other;
+
+#define FERRY_CHECKPOINT_OTHER_INIT                                                                \
+    {                                                                                              \
+        sizeof(ferry_checkpoint_other), NULL, 0, NULL                                              \
+    }
+
+/* How many there are. */
+FERRY_API size_t ferry_checkpoint_other_count(const ferry_checkpoint *checkpoint);
+/* One of them, in order of names; texts live as long as the checkpoint. */
+FERRY_API ferry_status ferry_checkpoint_other_at(const ferry_checkpoint *checkpoint, size_t index,
+                                                 ferry_checkpoint_other *other_out,
+                                                 ferry_error            *error);
+
+/* A local tensor of a file; index counts those of the file (ferry_checkpoint_file.n_tensors). */
+typedef struct ferry_checkpoint_shard {
+    size_t      struct_size;
+    const char *tensor;
+    uint64_t    bytes;
+    bool        has_checksum; /* one was recorded: XXH3 (64 bits) of its bytes */
+    uint64_t    checksum;
+} ferry_checkpoint_shard;
+
+#define FERRY_CHECKPOINT_SHARD_INIT                                                                \
+    {                                                                                              \
+        sizeof(ferry_checkpoint_shard), NULL, 0, false, 0                                          \
+    }
+
+/* The tensor of this place in a file; the name lives as long as the checkpoint. */
+FERRY_API ferry_status ferry_checkpoint_shard_at(const ferry_checkpoint *checkpoint, size_t file,
+                                                 size_t index, ferry_checkpoint_shard *shard_out,
+                                                 ferry_error *error);
 
 /*
- * Is called on the caller's thread, some ten times a second, while a call works. Returns false to
- * stop: then the call ends soon with FERRY_ERR_STOPPED.
+ * What the elements of a whole tensor are: the same numbers however it is cut. Of types without
+ * numbers (integers and what ferry has no name for are not looked at) has_numbers is false.
  */
-typedef bool (*ferry_work_progress_fn)(void *context, const ferry_work_progress *progress);
+typedef struct ferry_tensor_statistics {
+    size_t   struct_size;
+    bool     has_numbers; /* floating elements */
+    uint64_t n_elements;
+    uint64_t n_nan;
+    uint64_t n_infinite;
+    double   least, most; /* of the finite ones; 0 where there are none */
+    double   mean;        /* likewise: their sum in double precision, in order, over their number */
+} ferry_tensor_statistics;
+
+#define FERRY_TENSOR_STATISTICS_INIT                                                               \
+    {                                                                                              \
+        sizeof(ferry_tensor_statistics), false, 0, 0, 0, 0, 0, 0                                   \
+    }
+
+/* Is handed each tensor by its index, in order, when all is done. */
+typedef void (*ferry_statistics_visitor)(void *context, size_t tensor,
+                                         const ferry_tensor_statistics *statistics);
+
+typedef struct ferry_statistics_options {
+    size_t                   struct_size;
+    uint64_t                 memory_cap_bytes; /* as for conversions */
+    uint32_t                 n_threads;        /* as for conversions */
+    ferry_work_progress_fn   progress;         /* (optional) */
+    ferry_statistics_visitor visitor;          /* (optional) without it data are only checked */
+    void                    *context;
+} ferry_statistics_options;
+
+#define FERRY_STATISTICS_OPTIONS_INIT                                                              \
+    {                                                                                              \
+        sizeof(ferry_statistics_options), 0, 0, NULL, NULL, NULL                                   \
+    }
+
+/* Reads all floating tensors, and compares the checksums that are recorded of them. */
+FERRY_API ferry_status ferry_checkpoint_measure(const ferry_checkpoint         *checkpoint,
+                                                const ferry_statistics_options *options,
+                                                ferry_error                    *error);
 
 /* ---- converting ---- */
 
 /* Zero means the default. */
 typedef struct ferry_conversion_options {
     size_t      struct_size;
-    const char *subset;           /* only tensors of the result that fit this pattern; NULL: all */
+    const char *subset;           /* only these tensors of the result: as in ferry_plan_options */
     uint32_t    cast;             /* a ferry_dtype_kind that all floating tensors become; 0: none */
     uint64_t    part_bytes;       /* of a logical result; default 5 * 10^9 */
     uint64_t    memory_cap_bytes; /* for buffers; default 256 MiB, at least 1 MiB */
@@ -217,11 +315,13 @@ typedef struct ferry_conversion_run_options {
     bool                   resume;   /* go on where an equal run ended; leave what that needs */
     ferry_work_progress_fn progress; /* (optional) */
     void                  *context;
+    bool                   restart; /* with resume: begin anew, and leave what the next run needs */
+    uint64_t               bytes_per_s; /* the most that is read and written, together; 0: any */
 } ferry_conversion_run_options;
 
 #define FERRY_CONVERSION_RUN_OPTIONS_INIT                                                          \
     {                                                                                              \
-        sizeof(ferry_conversion_run_options), false, NULL, NULL                                    \
+        sizeof(ferry_conversion_run_options), false, NULL, NULL, false, 0                          \
     }
 
 typedef struct ferry_conversion_result {
@@ -238,6 +338,12 @@ typedef struct ferry_conversion_result {
     {                                                                                              \
         sizeof(ferry_conversion_result), 0, 0, 0, 0, 0, NULL                                       \
     }
+
+/*
+ * Whether a run to path that did not come to its end has left what another can go on with. A run
+ * leaves that if it was told to (resume) and has made a tensor.
+ */
+FERRY_API bool ferry_conversion_has_left(const char *path);
 
 /*
  * Writes the result to path, which must not exist: into a folder beside it, renamed when it is

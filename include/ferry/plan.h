@@ -33,9 +33,14 @@ typedef enum ferry_replica_policy {
 } ferry_replica_policy;
 
 typedef struct ferry_plan_options {
-    size_t      struct_size;
-    uint32_t    replica; /* a ferry_replica_policy */
-    const char *subset;  /* only destination tensors that fit this pattern (* and ?); NULL: all */
+    size_t   struct_size;
+    uint32_t replica; /* a ferry_replica_policy */
+    /*
+     * Only these destination tensors: patterns (* any text, ? one byte) with commas between them. A
+     * name is in if it fits one and none of those behind a '!'; where all have a '!', every other
+     * name is in. Each of several patterns must fit a tensor. NULL: all.
+     */
+    const char *subset;
     /*
      * Ranks that are gone: nothing comes from them and nothing goes to them; what they alone held
      * is FERRY_ERR_INVALID_PLAN, which names the tensor, the slice and the rank. Those behind the

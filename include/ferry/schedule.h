@@ -96,18 +96,31 @@ typedef enum ferry_duplex {
 #define FERRY_SLOT_BYTES ((uint64_t)16 << 20)
 #define FERRY_MAX_TASKS 10000u
 
+/* How far a schedule is that takes long to make: the optimal rule tries several ways. */
+typedef struct ferry_schedule_progress {
+    const char *doing; /* such as "scheduling relays in trees"; lives for ever */
+    uint32_t    n_tried;
+    double      ratio; /* of the best so far, as in ferry_schedule_report; 0: there is none yet */
+} ferry_schedule_progress;
+
+/* Is called on the caller's thread before each step. Returns false to stop: FERRY_ERR_STOPPED. */
+typedef bool (*ferry_schedule_progress_fn)(void *context, const ferry_schedule_progress *progress);
+
 typedef struct ferry_schedule_options {
-    size_t   struct_size;
-    uint32_t rule;       /* a ferry_schedule_rule */
-    uint32_t duplex;     /* a ferry_duplex */
-    uint64_t slot_bytes; /* the most bytes of a batch; 0: FERRY_SLOT_BYTES */
-    uint32_t max_tasks;  /* the most segments of a batch; 0: FERRY_MAX_TASKS */
-    bool     no_relays;  /* every segment comes from its task's own sender */
+    size_t                     struct_size;
+    uint32_t                   rule;       /* a ferry_schedule_rule */
+    uint32_t                   duplex;     /* a ferry_duplex */
+    uint64_t                   slot_bytes; /* the most bytes of a batch; 0: FERRY_SLOT_BYTES */
+    uint32_t                   max_tasks;  /* the most segments of a batch; 0: FERRY_MAX_TASKS */
+    bool                       no_relays;  /* every segment comes from its task's own sender */
+    ferry_schedule_progress_fn progress;   /* (optional) */
+    void                      *context;
 } ferry_schedule_options;
 
 #define FERRY_SCHEDULE_OPTIONS_INIT                                                                \
     {                                                                                              \
-        sizeof(ferry_schedule_options), FERRY_SCHEDULE_OPTIMAL, FERRY_DUPLEX_FULL, 0, 0, false     \
+        sizeof(ferry_schedule_options), FERRY_SCHEDULE_OPTIMAL, FERRY_DUPLEX_FULL, 0, 0, false,    \
+            NULL, NULL                                                                             \
     }
 
 typedef struct ferry_schedule ferry_schedule;

@@ -86,6 +86,63 @@ ferry_status ferry_checkpoint_tensor_at(const ferry_checkpoint *checkpoint, size
     return fy_copy_out(&out, sizeof out, tensor_out, "ferry_checkpoint_tensor", error);
 }
 
+size_t ferry_checkpoint_metadata_count(const ferry_checkpoint *checkpoint)
+{
+    return checkpoint == NULL ? 0 : checkpoint->n_metadata;
+}
+
+ferry_status ferry_checkpoint_metadata_at(const ferry_checkpoint *checkpoint, size_t index,
+                                          const char **key_out, const char **value_out,
+                                          ferry_error *error)
+{
+    if (checkpoint == NULL || key_out == NULL || value_out == NULL ||
+        index >= checkpoint->n_metadata) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_checkpoint_metadata_at needs a checkpoint, a pair of it and two "
+                       "places");
+    }
+    *key_out   = checkpoint->metadata[index].key;
+    *value_out = checkpoint->metadata[index].value;
+    return FERRY_OK;
+}
+
+size_t ferry_checkpoint_other_count(const ferry_checkpoint *checkpoint)
+{
+    return checkpoint == NULL ? 0 : checkpoint->n_others;
+}
+
+ferry_status ferry_checkpoint_other_at(const ferry_checkpoint *checkpoint, size_t index,
+                                       ferry_checkpoint_other *other_out, ferry_error *error)
+{
+    if (checkpoint == NULL || other_out == NULL || index >= checkpoint->n_others) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_checkpoint_other_at needs a checkpoint, another file of its folder "
+                       "and a place");
+    }
+    const fy_ckpt_other   *other = &checkpoint->others[index];
+    ferry_checkpoint_other out   = {
+          .name = other->name, .bytes = other->bytes, .left_out = other->left_out};
+    return fy_copy_out(&out, sizeof out, other_out, "ferry_checkpoint_other", error);
+}
+
+ferry_status ferry_checkpoint_shard_at(const ferry_checkpoint *checkpoint, size_t file,
+                                       size_t index, ferry_checkpoint_shard *shard_out,
+                                       ferry_error *error)
+{
+    if (checkpoint == NULL || shard_out == NULL || file >= checkpoint->n_files ||
+        index >= checkpoint->files[file].header.n_tensors) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_checkpoint_shard_at needs a checkpoint, a file of it, a tensor of "
+                       "that and a place");
+    }
+    const fy_st_tensor    *entry = &checkpoint->files[file].header.tensors[index];
+    ferry_checkpoint_shard out   = {.tensor       = entry->name,
+                                    .bytes        = entry->end - entry->begin,
+                                    .has_checksum = entry->has_checksum,
+                                    .checksum     = entry->has_checksum ? entry->checksum : 0};
+    return fy_copy_out(&out, sizeof out, shard_out, "ferry_checkpoint_shard", error);
+}
+
 ferry_status ferry_checkpoint_write_layout(const ferry_checkpoint *checkpoint, ferry_write_fn write,
                                            void *context, ferry_error *error)
 {

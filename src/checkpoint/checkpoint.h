@@ -67,6 +67,11 @@ struct ferry_checkpoint {
     char        *layout_path; /* of that file, for sentences */
     fy_ckpt_other *others;    /* sorted by name */
     size_t         n_others, other_capacity;
+    /* While it is opened: who is told, and how many files there will be. */
+    ferry_work_progress_fn progress;
+    void                  *progress_context;
+    size_t                 n_expected;
+    double                 began;
 };
 
 /* The number of the tensor of this name, or FY_INDEX_NONE. */

@@ -90,6 +90,7 @@ typedef struct fy_conversion_work {
     fy_files                           *in;
     fy_files                           *out;
     fy_checked                          checked;
+    fy_pace                             pace;
     fy_convert_worker                  *workers; /* [buffers.n_threads] */
     uint32_t                           *order;   /* tensors that are to be made, in this order */
     size_t                              n_order;
@@ -98,6 +99,9 @@ typedef struct fy_conversion_work {
     _Atomic uint64_t                    done_bytes;
     _Atomic uint64_t                    resumed_bytes;
     _Atomic bool                        stops;
+    _Atomic bool                        has_records; /* in the journal: worth going on with */
+    bool                                may_resume;  /* nobody has found yet that it is not */
+    bool                                goes_on;     /* where an earlier run ended */
     uint64_t                            total_bytes;
     _Atomic bool                        copies_in_kernel;
     const char                         *phase;
@@ -112,7 +116,5 @@ void         fy_convert_worker_cleanup(fy_convert_worker *worker);
 /* Makes one tensor of the result in all files that have it, or finds that an earlier run has. */
 ferry_status fy_convert_tensor(fy_conversion_work *work, fy_convert_worker *worker, uint32_t tensor,
                                ferry_error *error);
-
-double fy_seconds_now(void);
 
 #endif

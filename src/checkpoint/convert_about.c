@@ -2,6 +2,8 @@
 /* What a conversion would do. */
 #include "checkpoint/convert.h"
 
+#include "checkpoint/crew.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>

@@ -97,6 +97,7 @@ static ferry_status note_resumed(void *context, uint64_t task, const uint64_t *v
     }
     fy_free(w->resumed[task]);
     w->resumed[task] = kept;
+    atomic_store(&w->has_records, true);
     return FERRY_OK;
 }
 
@@ -152,10 +153,13 @@ static ferry_status resume(fy_conversion_work *w, const fy_journal_key *key,
     }
     ferry_status status =
         fy_journal_resume(w->folder.fd, key, note_resumed, w, &w->journal, misfit_out, error);
-    if (status == FERRY_OK && *misfit_out == NULL) {
-        return keep_tensors(w, error);
+    if (status != FERRY_OK) {
+        return status;
     }
-    if (status == FERRY_OK) {
+    if (*misfit_out == NULL) {
+        status     = keep_tensors(w, error);
+        w->goes_on = atomic_load(&w->has_records);
+    } else {
         status = fy_folder_clear(&w->folder, error);
     }
     return status;
@@ -170,7 +174,8 @@ ferry_status fy_convert_open_journal(fy_conversion_work *w, fy_leftover left, fe
     }
     ferry_status status = make_key(w, &key, error);
     if (status == FERRY_OK && left == FY_LEFT_FILES) {
-        status = resume(w, &key, &misfit, error);
+        status        = resume(w, &key, &misfit, error);
+        w->may_resume = status != FERRY_OK; /* until its journal was read, it may be worth much */
     }
     if (status == FERRY_OK && w->journal.fd < 0) {
         w->anew = misfit;
@@ -193,7 +198,7 @@ static ferry_status check_space(const fy_conversion_work *w, ferry_error *error)
     if (!fy_add(w->conversion->totals.file_bytes, w->conversion->totals.other_bytes, &needed)) {
         needed = UINT64_MAX;
     }
-    if (w->resumed != NULL || fstatfs(w->folder.parent_fd, &about) != 0 || about.f_blocks == 0 ||
+    if (w->goes_on || fstatfs(w->folder.parent_fd, &about) != 0 || about.f_blocks == 0 ||
         !fy_mul(about.f_bavail, (uint64_t)about.f_bsize, &here) || here >= needed) {
         return FERRY_OK;
     }
@@ -218,6 +223,9 @@ ferry_status fy_convert_make_files(fy_conversion_work *w, ferry_error *error)
     if (status == FERRY_OK) {
         status =
             fy_files_make(w->folder.fd, w->folder.partial, c->n_out, name_of, c, &w->out, error);
+    }
+    if (status == FERRY_OK) {
+        fy_files_set_pace(w->out, &w->pace);
     }
     for (size_t i = 0; i < c->n_out && status == FERRY_OK; i++) {
         int descriptor;
@@ -402,6 +410,11 @@ typedef struct copy {
 
 static ferry_status write_copy(const copy *c, const char *bytes, size_t n_bytes, ferry_error *error)
 {
+    /* Of what was read as well. */
+    ferry_status status = fy_pace_take(&c->work->pace, 2 * (uint64_t)n_bytes, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
     for (size_t done = 0; done < n_bytes;) {
         ssize_t now = write(c->to, bytes + done, n_bytes - done);
         if (now == 0 || (now < 0 && errno != EINTR)) {

@@ -10,15 +10,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-double fy_seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 /* ---- in which order ---- */
 
@@ -86,7 +78,8 @@ static bool tell(fy_conversion_work *w)
                                     .done_bytes  = atomic_load(&w->done_bytes),
                                     .total_bytes = w->total_bytes,
                                     .seconds     = fy_seconds_now() - w->began,
-                                    .anew        = w->anew};
+                                    .anew        = w->anew,
+                                    .goes_on     = w->goes_on};
     bool                goes_on =
         w->options->progress == NULL || w->options->progress(w->options->context, &progress);
     if (!goes_on) {
@@ -155,6 +148,7 @@ static ferry_status prepare(fy_conversion_work *w, ferry_error *error)
     }
     ferry_status status = fy_files_of(c->from, &w->in, error);
     if (status == FERRY_OK) {
+        fy_files_set_pace(w->in, &w->pace);
         status = fy_checked_create(c->from, &w->checked, error);
     }
     if (status == FERRY_OK) {
@@ -256,6 +250,17 @@ static ferry_status run_in_folder(fy_conversion_work *w, fy_leftover left, doubl
     return status == FERRY_OK ? fy_folder_commit(&w->folder, error) : status;
 }
 
+/* Of a source that is another by now nothing can be used. */
+static bool is_worth_keeping(fy_conversion_work *w)
+{
+    return w->may_resume || (atomic_load(&w->has_records) && !fy_files_were_changed(w->in));
+}
+
+bool ferry_conversion_has_left(const char *path)
+{
+    return path != NULL && fy_folder_has_journal(path);
+}
+
 ferry_status ferry_conversion_run(ferry_conversion *conversion, const char *path,
                                   const ferry_conversion_run_options *options,
                                   ferry_conversion_result *result_out, ferry_error *error)
@@ -280,13 +285,24 @@ ferry_status ferry_conversion_run(ferry_conversion *conversion, const char *path
                                        .began            = fy_seconds_now()};
     fy_leftover        left         = FY_LEFT_NOTHING;
     double             copy_seconds = 0;
-    status = fy_folder_begin(path, w.options->resume, &w.folder, &left, error);
+    status                          = fy_pace_init(&w.pace, own.bytes_per_s, error);
     if (status != FERRY_OK) {
         return status;
     }
-    status = run_in_folder(&w, left, &copy_seconds, error);
+    w.pace.stops = &w.stops;
+
+    bool keep = own.resume && !own.restart;
+    status    = fy_folder_begin(path, keep, &w.folder, &left, error);
+    if (status != FERRY_OK) {
+        fy_pace_cleanup(&w.pace);
+        return status;
+    }
+    w.may_resume = left == FY_LEFT_FILES;
+    status       = run_in_folder(&w, left, &copy_seconds, error);
+    keep         = status != FERRY_OK && own.resume && is_worth_keeping(&w);
     clean_up(&w);
-    fy_folder_end(&w.folder, status != FERRY_OK && w.options->resume);
+    fy_pace_cleanup(&w.pace);
+    fy_folder_end(&w.folder, keep);
     if (status == FERRY_OK && result_out != NULL) {
         ferry_conversion_result result;
         fill_result(&w, copy_seconds, &result);

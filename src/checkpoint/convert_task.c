@@ -366,6 +366,7 @@ ferry_status fy_convert_tensor(fy_conversion_work *work, fy_convert_worker *work
         if (status == FERRY_OK && work->journal.fd >= 0) {
             status =
                 fy_journal_append(&work->journal, tensor, t.checksums, t.holders->n_cells, error);
+            atomic_store(&work->has_records, true);
         }
     }
     if (status == FERRY_OK) {

@@ -144,6 +144,13 @@ ferry_status fy_crew_run(const fy_crew_job *job, ferry_error *error)
     return status;
 }
 
+double fy_seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
 uint32_t fy_crew_default_size(void)
 {
     cpu_set_t cores;

@@ -28,6 +28,9 @@ typedef struct fy_crew_job {
  */
 ferry_status fy_crew_run(const fy_crew_job *job, ferry_error *error);
 
+/* On a clock that only goes forward. */
+double fy_seconds_now(void);
+
 /* Cores that this process may use, at most 16. */
 uint32_t fy_crew_default_size(void);
 

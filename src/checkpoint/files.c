@@ -32,6 +32,7 @@ struct fy_files {
     size_t          n;
     size_t          n_open;
     size_t          most_open;
+    fy_pace        *pace; /* or NULL */
     size_t          hand; /* where the search for a file to close goes on */
 };
 
@@ -79,6 +80,11 @@ void fy_files_destroy(fy_files *files)
     pthread_mutex_destroy(&files->lock);
     fy_free(files->slots);
     fy_free(files);
+}
+
+void fy_files_set_pace(fy_files *files, fy_pace *pace)
+{
+    files->pace = pace;
 }
 
 /* Gives them out, or ends them if a path is missing. */
@@ -162,6 +168,19 @@ ferry_status fy_files_check_unchanged(const fy_files *files, ferry_error *error)
     return status;
 }
 
+bool fy_files_were_changed(const fy_files *files)
+{
+    bool changed = false;
+    for (size_t i = 0; files != NULL && i < files->n && !changed; i++) {
+        const slot *s = &files->slots[i];
+        struct stat about;
+        changed = s->was_read && (fstatat(files->folder_fd, s->name, &about, 0) == 0
+                                      ? check_same(s, &about, NULL) != FERRY_OK
+                                      : errno == ENOENT);
+    }
+    return changed;
+}
+
 static ferry_status open_slot(int folder_fd, slot *s, ferry_error *error)
 {
     bool reads = s->expected != NULL;
@@ -240,7 +259,10 @@ ferry_status fy_files_read(fy_files *files, size_t i, uint64_t offset, void *byt
                            uint64_t n_bytes, ferry_error *error)
 {
     int          descriptor;
-    ferry_status status = fy_files_get(files, i, &descriptor, error);
+    ferry_status status = fy_pace_take(files->pace, n_bytes, error);
+    if (status == FERRY_OK) {
+        status = fy_files_get(files, i, &descriptor, error);
+    }
     if (status == FERRY_OK) {
         status =
             fy_file_read_exactly(descriptor, files->slots[i].path, offset, n_bytes, bytes, error);
@@ -267,7 +289,10 @@ ferry_status fy_files_write(fy_files *files, size_t i, uint64_t offset, const vo
                             uint64_t n_bytes, ferry_error *error)
 {
     int          descriptor;
-    ferry_status status = fy_files_get(files, i, &descriptor, error);
+    ferry_status status = fy_pace_take(files->pace, n_bytes, error);
+    if (status == FERRY_OK) {
+        status = fy_files_get(files, i, &descriptor, error);
+    }
     if (status == FERRY_OK) {
         status = write_all(files->slots[i].path, descriptor, offset, bytes, n_bytes, error);
         fy_files_put(files, i);
@@ -287,7 +312,13 @@ ferry_status fy_files_copy(fy_files *from, size_t i, uint64_t from_offset, fy_fi
                            ferry_error *error)
 {
     int          in, out;
-    ferry_status status = fy_files_get(from, i, &in, error);
+    ferry_status status = fy_pace_take(to->pace, n_bytes, error);
+    if (status == FERRY_OK) {
+        status = fy_pace_take(from->pace, n_bytes, error);
+    }
+    if (status == FERRY_OK) {
+        status = fy_files_get(from, i, &in, error);
+    }
     if (status != FERRY_OK) {
         return status;
     }

@@ -3,6 +3,7 @@
 #define FY_CHECKPOINT_FILES_H
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/pace.h"
 
 /*
  * Files that several threads read or write: opened when they are first needed, and closed when too
@@ -22,8 +23,15 @@ ferry_status fy_files_make(int folder_fd, const char *folder, size_t n, fy_file_
 
 void fy_files_destroy(fy_files *files); /* NULL is allowed */
 
+/* What is read, written and copied (which is both) is taken from this from now on. */
+void fy_files_set_pace(fy_files *files, fy_pace *pace);
+
 /* Whether those that were read are still as they were; for the end of the work. */
 ferry_status fy_files_check_unchanged(const fy_files *files, ferry_error *error);
+
+/* Whether one of those that were read is known to have been changed: what cannot be looked at is
+ * not. */
+bool fy_files_were_changed(const fy_files *files);
 
 const char *fy_files_path(const fy_files *files, size_t i);
 

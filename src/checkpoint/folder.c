@@ -562,6 +562,19 @@ ferry_status fy_folder_check(const char *path, ferry_error *error)
     return status;
 }
 
+bool fy_folder_has_journal(const char *path)
+{
+    struct stat about;
+    ferry_error error;
+    fy_folder   folder = {.parent_fd = -1, .fd = -1, .lock = -1};
+    bool        found  = resolve(path, &folder, &error) == FERRY_OK;
+    char *name = found ? join(folder.partial, strlen(folder.partial), "/", FY_JOURNAL_NAME) : NULL;
+    found      = name != NULL && lstat(name, &about) == 0 && S_ISREG(about.st_mode);
+    fy_free(name);
+    forget(&folder);
+    return found;
+}
+
 ferry_status fy_folder_begin(const char *path, bool keep, fy_folder *folder, fy_leftover *left_out,
                              ferry_error *error)
 {

@@ -54,6 +54,9 @@ ferry_status fy_folder_begin(const char *path, bool keep, fy_folder *folder, fy_
 /* What fy_folder_begin would say of the path alone. */
 ferry_status fy_folder_check(const char *path, ferry_error *error);
 
+/* Whether the partial folder of path is there, and a journal in it. */
+bool fy_folder_has_journal(const char *path);
+
 /* Empties the partial folder (all but the lock): what was left does not fit. */
 ferry_status fy_folder_clear(fy_folder *folder, ferry_error *error);
 

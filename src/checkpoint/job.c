@@ -2,8 +2,8 @@
 #include "checkpoint/job.h"
 
 #include "base/checked.h"
-#include "base/glob.h"
 #include "base/sort.h"
+#include "base/subset.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -207,10 +207,7 @@ static ferry_status note_wanted(fy_job *job, const fy_target *target, ferry_erro
                            "%s: lists \"%s\", which its own rules skip", job->from->layout_path,
                            tensor->name);
         }
-        job->is_wanted[t] =
-            tensor->dst != FY_NONE &&
-            (target->subset == NULL || fy_glob_match(target->subset, strlen(target->subset),
-                                                     tensor->name, strlen(tensor->name)));
+        job->is_wanted[t] = tensor->dst != FY_NONE && fy_subset_has(target->subset, tensor->name);
     }
     return FERRY_OK;
 }

@@ -231,7 +231,7 @@ ferry_status fy_journal_resume(int folder_fd, const fy_journal_key *key, fy_jour
                                ferry_error *error)
 {
     reader       r      = {0};
-    const char  *misfit = "it has no journal, as --resume was not given";
+    const char  *misfit = "it has no journal";
     int          fd     = -1;
     ferry_status status = open_left(folder_fd, &fd, error);
     if (status == FERRY_OK && fd >= 0) {

@@ -3,6 +3,7 @@
 #include "checkpoint/open.h"
 
 #include "base/hash.h"
+#include "checkpoint/crew.h"
 #include "checkpoint/job.h"
 
 #include <errno.h>
@@ -68,6 +69,18 @@ char *fy_ckpt_join(const char *folder, const char *file)
     return path;
 }
 
+ferry_status fy_ckpt_tell(const ferry_checkpoint *checkpoint, const char *phase, ferry_error *error)
+{
+    ferry_work_progress progress = {.phase       = phase,
+                                    .seconds     = fy_seconds_now() - checkpoint->began,
+                                    .done_files  = checkpoint->n_files,
+                                    .total_files = checkpoint->n_expected};
+    return checkpoint->progress == NULL ||
+                   checkpoint->progress(checkpoint->progress_context, &progress)
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_STOPPED, "was stopped before it was done");
+}
+
 ferry_status fy_ckpt_add_file(ferry_checkpoint *checkpoint, char *path, uint32_t rank,
                               ferry_error *error)
 {
@@ -96,7 +109,7 @@ ferry_status fy_ckpt_add_file(ferry_checkpoint *checkpoint, char *path, uint32_t
     file.inode      = (uint64_t)about.st_ino;
 
     checkpoint->files[checkpoint->n_files++] = file;
-    return FERRY_OK;
+    return fy_ckpt_tell(checkpoint, "opening", error);
 }
 
 ferry_status fy_ckpt_reserve(ferry_checkpoint *checkpoint, size_t n_more, ferry_error *error)
@@ -209,6 +222,13 @@ static ferry_status set_paths(ferry_checkpoint *checkpoint, const char *path, bo
 ferry_status ferry_checkpoint_open(const char *path, ferry_checkpoint **checkpoint_out,
                                    ferry_error *error)
 {
+    return ferry_checkpoint_open_watched(path, NULL, NULL, checkpoint_out, error);
+}
+
+ferry_status ferry_checkpoint_open_watched(const char *path, ferry_work_progress_fn progress,
+                                           void *context, ferry_checkpoint **checkpoint_out,
+                                           ferry_error *error)
+{
     struct stat about;
     if (path == NULL || checkpoint_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_checkpoint_open needs a path and a place");
@@ -220,18 +240,25 @@ ferry_status ferry_checkpoint_open(const char *path, ferry_checkpoint **checkpoi
     if (checkpoint == NULL) {
         return fy_fail_no_memory(error, "a checkpoint");
     }
-    checkpoint->folder_fd  = -1;
-    bool         is_folder = S_ISDIR(about.st_mode);
-    ferry_status status    = set_paths(checkpoint, path, is_folder, error);
+    checkpoint->folder_fd        = -1;
+    checkpoint->progress         = progress;
+    checkpoint->progress_context = context;
+    checkpoint->began            = fy_seconds_now();
+    bool         is_folder       = S_ISDIR(about.st_mode);
+    ferry_status status          = set_paths(checkpoint, path, is_folder, error);
     if (status == FERRY_OK) {
         status = open_any(checkpoint, is_folder, error);
+    }
+    if (status == FERRY_OK && checkpoint->is_sharded) {
+        status = fy_ckpt_tell(checkpoint, "checking the layout", error);
     }
     if (status == FERRY_OK && checkpoint->is_sharded) {
         status = fy_ckpt_check_shards(checkpoint, error);
     }
     if (status == FERRY_OK) {
-        *checkpoint_out = checkpoint;
-        checkpoint      = NULL;
+        checkpoint->progress = NULL; /* the caller's, who may be gone */
+        *checkpoint_out      = checkpoint;
+        checkpoint           = NULL;
     }
     ferry_checkpoint_destroy(checkpoint);
     return status;

@@ -263,8 +263,9 @@ static ferry_status check_missing(const ferry_checkpoint *checkpoint, weight_map
 
 ferry_status fy_ckpt_open_index(ferry_checkpoint *checkpoint, const char *path, ferry_error *error)
 {
-    weight_map   map    = {.path = path};
-    ferry_status status = read_map(&map, error);
+    weight_map   map       = {.path = path};
+    ferry_status status    = read_map(&map, error);
+    checkpoint->n_expected = map.n_parts;
     fy_sort(map.parts, map.n_parts, sizeof *map.parts, compare_parts);
     for (size_t i = 0; i < map.n_parts && status == FERRY_OK; i++) {
         status = open_part(checkpoint, &map, &map.parts[i], error);

@@ -61,12 +61,20 @@ ferry_status fy_ckpt_open_file(ferry_checkpoint *checkpoint, ferry_error *error)
     return status == FERRY_OK ? fy_ckpt_add_all_tensors(checkpoint, error) : status;
 }
 
+static bool is_part(const char *name, const char *only)
+{
+    return only == NULL ? fy_ckpt_is_safetensors(name) : strcmp(name, only) == 0;
+}
+
 ferry_status fy_ckpt_open_all(ferry_checkpoint *checkpoint, const char *only, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
+    for (size_t i = 0; i < checkpoint->n_others; i++) {
+        checkpoint->n_expected += is_part(checkpoint->others[i].name, only);
+    }
     for (size_t i = 0; i < checkpoint->n_others && status == FERRY_OK; i++) {
         const char *name = checkpoint->others[i].name;
-        if (only == NULL ? !fy_ckpt_is_safetensors(name) : strcmp(name, only) != 0) {
+        if (!is_part(name, only)) {
             continue;
         }
         status = fy_ckpt_add_file(checkpoint, fy_ckpt_join(checkpoint->folder, name), 0, error);

@@ -373,8 +373,9 @@ static ferry_status open_ranks(ferry_checkpoint *checkpoint, ferry_error *error)
     if (spec == NULL) {
         return fy_fail_no_memory(error, "a layout");
     }
-    fy_side     *side   = &spec->source;
-    ferry_status status = fy_spec_parse_side(spec, checkpoint->layout, &place, side, error);
+    fy_side     *side      = &spec->source;
+    ferry_status status    = fy_spec_parse_side(spec, checkpoint->layout, &place, side, error);
+    checkpoint->n_expected = status == FERRY_OK ? side->n_ranks : 0;
     for (uint32_t i = 0; status == FERRY_OK && i < side->n_ranks; i++) {
         uint32_t rank = side->ranks == NULL ? side->first_rank + i : side->ranks[i];
         status        = add_rank(checkpoint, rank, error);

@@ -2,8 +2,8 @@
 #include "plan/route.h"
 
 #include "base/checked.h"
-#include "base/glob.h"
 #include "base/sort.h"
+#include "base/subset.h"
 #include "plan/flat.h"
 
 #include <stdlib.h>
@@ -171,15 +171,36 @@ static ferry_status add_leg(fy_routes *routes, uint32_t tensor, const fy_feed *f
     return FERRY_OK;
 }
 
+/* Of what a destination gets. */
+static const char *name_at(const void *context, size_t i)
+{
+    const fy_problem *problem = context;
+    const fy_tensor  *tensor  = &problem->tensors[i];
+    return tensor->dst == FY_NONE ? NULL : tensor->name;
+}
+
+static ferry_status check_subset(const fy_problem *problem, const char *subset, ferry_error *error)
+{
+    fy_subset_pattern pattern;
+    if (!fy_subset_find_unused(subset, problem->n_tensors, name_at, problem, &pattern)) {
+        return FERRY_OK;
+    }
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   "the subset \"%.200s\": no tensor of the destination fits \"%.*s\"", subset,
+                   pattern.length < 200 ? (int)pattern.length : 200, pattern.text);
+}
+
 static ferry_status add_legs(fy_routes *routes, const char *subset, ferry_error *error)
 {
-    const fy_problem *problem       = routes->problem;
-    size_t            subset_length = subset == NULL ? 0 : strlen(subset);
+    const fy_problem *problem = routes->problem;
+    ferry_status      checked = check_subset(problem, subset, error);
+    if (checked != FERRY_OK) {
+        return checked;
+    }
     for (uint32_t t = 0; t < problem->n_tensors; t++) {
         const fy_tensor *tensor = &problem->tensors[t];
         if (tensor->dst == FY_NONE || fy_problem_holders(problem, tensor->dst)->n_slots == 0 ||
-            (subset != NULL &&
-             !fy_glob_match(subset, subset_length, tensor->name, strlen(tensor->name)))) {
+            !fy_subset_has(subset, tensor->name)) {
             continue;
         }
         ferry_status status = FERRY_OK;

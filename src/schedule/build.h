@@ -17,6 +17,9 @@ typedef struct fy_job {
     uint32_t          max_tasks;
     bool              relays; /* allowed */
     bool              eager;  /* of fy_deal_relayed: see relay_round.c */
+
+    ferry_schedule_progress_fn progress; /* NULL: nobody is told */
+    void                      *progress_context;
 } fy_job;
 
 /*

@@ -35,6 +35,7 @@ typedef struct search {
     ferry_schedule *best;
     /* Of the way at hand: */
     uint32_t n_sizes; /* that were thought of */
+    uint32_t n_tried; /* of all ways */
     double   last;    /* the size that was tried last, or 0 */
     bool     helped;  /* it was the best so far */
     bool     refused; /* the first one would take too long; stays until relays are tried again */
@@ -45,8 +46,9 @@ typedef struct way {
     ferry_status (*deal)(const fy_job *job, double size, fy_deal *deal, ferry_error *error);
     bool (*applies)(const search *s);
     bool (*next_size)(search *s, double *size_out); /* false: no more */
-    bool relays;
-    bool eager;
+    bool        relays;
+    bool        eager;
+    const char *doing; /* for who is told */
 } way;
 
 static bool is_good(const ferry_schedule *schedule)
@@ -193,19 +195,53 @@ static bool chain_chunks(search *s, double *size_out)
  * loads (docs/scheduling.md, section 12).
  */
 static const way WAYS[] = {
-    {.deal = fy_deal_even, .applies = is_many_and_peelable, .next_size = one_latency},
-    {.deal = deal_whole, .applies = always, .next_size = one_slot},
-    {.deal = deal_sorted, .applies = is_sortable, .next_size = one_slot},
-    {.deal = fy_deal_even, .applies = is_few_and_peelable, .next_size = one_latency},
-    {.deal = deal_whole, .applies = is_not_peelable, .next_size = small_chunks},
-    {.deal = fy_deal_relayed, .applies = may_relay, .next_size = tree_chunks, .relays = true},
+    {.deal      = fy_deal_even,
+     .applies   = is_many_and_peelable,
+     .next_size = one_latency,
+     .doing     = "scheduling even rounds"},
+    {.deal      = deal_whole,
+     .applies   = always,
+     .next_size = one_slot,
+     .doing     = "scheduling whole batches"},
+    {.deal      = deal_sorted,
+     .applies   = is_sortable,
+     .next_size = one_slot,
+     .doing     = "scheduling rounds of like lengths"},
+    {.deal      = fy_deal_even,
+     .applies   = is_few_and_peelable,
+     .next_size = one_latency,
+     .doing     = "scheduling even rounds"},
+    {.deal      = deal_whole,
+     .applies   = is_not_peelable,
+     .next_size = small_chunks,
+     .doing     = "scheduling small batches"},
+    {.deal      = fy_deal_relayed,
+     .applies   = may_relay,
+     .next_size = tree_chunks,
+     .relays    = true,
+     .doing     = "scheduling relays in trees"},
     {.deal      = fy_deal_relayed,
      .applies   = may_relay_eagerly,
      .next_size = tree_chunks,
      .relays    = true,
-     .eager     = true},
-    {.deal = fy_deal_chained, .applies = may_chain, .next_size = chain_chunks, .relays = true},
+     .eager     = true,
+     .doing     = "scheduling eager relays"},
+    {.deal      = fy_deal_chained,
+     .applies   = may_chain,
+     .next_size = chain_chunks,
+     .relays    = true,
+     .doing     = "scheduling relays in chains"},
 };
+
+static ferry_status tell(search *s, const char *doing, ferry_error *error)
+{
+    ferry_schedule_progress progress = {.doing   = doing,
+                                        .n_tried = s->n_tried++,
+                                        .ratio   = s->best == NULL ? 0 : s->best->report.ratio};
+    return s->job->progress == NULL || s->job->progress(s->job->progress_context, &progress)
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_STOPPED, "was stopped before it was done");
+}
 
 /* Replaces the best where the way is worth it. */
 static ferry_status try_size(search *s, const way *w, double size, ferry_error *error)
@@ -214,7 +250,11 @@ static ferry_status try_size(search *s, const way *w, double size, ferry_error *
     fy_deal         deal     = {0};
     ferry_schedule *schedule = NULL;
     job.eager                = w->eager;
-    ferry_status status      = fy_deal_init(&deal, job.pairs, job.slot_bytes, job.max_tasks, error);
+    ferry_status status      = tell(s, w->doing, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    status = fy_deal_init(&deal, job.pairs, job.slot_bytes, job.max_tasks, error);
     if (status == FERRY_OK) {
         status = w->deal(&job, size, &deal, error);
     }
@@ -310,7 +350,7 @@ static ferry_status deal_first_fit(const fy_job *job, double size, fy_deal *deal
 
 static ferry_status schedule_best(const fy_job *job, ferry_schedule **best_out, ferry_error *error)
 {
-    static const way first_fit = {.deal = deal_first_fit};
+    static const way first_fit = {.deal = deal_first_fit, .doing = "scheduling by first fit"};
     search           s         = {.job = job};
     ferry_status     status;
     if (job->rule == FERRY_SCHEDULE_OPTIMAL) {
@@ -388,7 +428,11 @@ static ferry_status read_options(const ferry_schedule_options *options, fy_job *
     job->duplex     = is_half ? (uint32_t)FERRY_DUPLEX_HALF : own.duplex;
     job->slot_bytes = own.slot_bytes == 0 ? FERRY_SLOT_BYTES : own.slot_bytes;
     job->max_tasks  = own.max_tasks == 0 ? FERRY_MAX_TASKS : own.max_tasks;
-    job->relays     = !own.no_relays && own.rule == FERRY_SCHEDULE_OPTIMAL;
+    job->progress   = own.progress;
+
+    job->progress_context = own.context;
+
+    job->relays = !own.no_relays && own.rule == FERRY_SCHEDULE_OPTIMAL;
     return FERRY_OK;
 }
 

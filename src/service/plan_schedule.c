@@ -139,6 +139,12 @@ ferry_status ferry_schedule_create_for_plan(const ferry_plan             *plan,
     if (status == FERRY_OK) {
         status = make_cluster(&plan->problem.cluster, &cluster, error);
     }
+    if (status == FERRY_OK && own.progress != NULL) {
+        static const ferry_schedule_progress first = {.doing = "listing what travels"};
+        if (!own.progress(own.context, &first)) {
+            status = fy_fail(error, FERRY_ERR_STOPPED, "was stopped before it was done");
+        }
+    }
     if (status == FERRY_OK) {
         status = make_pairs(plan, own.slot_bytes, &pairs, error);
     }

@@ -3,10 +3,10 @@
 
     call_faults.py --ferry PATH --stopper PATH [--seed S] [--count N] [--only TEXT] [--keep]
 
-For a logical and a sharded source, without and with --resume: the run is killed at call 1, 2, 3 ...
-until there are no more, and then the same call fails with each of some errors. Whatever happens,
-DST is whole or not there, and the next run, plain or with --resume, makes the same bytes and leaves
-nothing else. --count says how many calls of each are drawn; 0: all.
+For a logical and a sharded source, without and with --restart: the run is killed at call 1, 2, 3
+... until there are no more, and then the same call fails with each of some errors. Whatever
+happens, DST is whole or not there, and the next run, with --restart or without, makes the same bytes
+and leaves nothing else. --count says how many calls of each are drawn; 0: all.
 """
 
 import random
@@ -70,9 +70,7 @@ class Try(Place):
         if "the output could not be written" in stopped.error:  # what is printed, not DST
             self.finish_with(following)
             return
-        must(not self.out.exists(), "DST is there after an error: %s" % stopped)
-        if "--resume" not in self.options:
-            self.require_nothing()
+        self.require_kept(stopped.error)
         self.finish_with(following)
 
 
@@ -80,7 +78,7 @@ def try_call(scene, kind, options, at):
     def case(folder, rng):
         place = Try(scene, folder, kind, options)
         for do in ["kill", *ERRORS]:
-            following = rng.choice([[], ["--resume"]])
+            following = rng.choice([[], ["--restart"]])
             try:
                 place.kill(at, following) if do == "kill" else place.fail(at, do, following)
             except Exception as error:
@@ -105,8 +103,8 @@ def list_cases(scene, folder, rng, count):
              Kind(scene, "sharded", scene.sharded, scene.other_layout),
              Kind(scene, "joined", scene.sharded, "hf")]
     for kind in kinds:
-        for options in ([], ["--resume"]):
-            name = "%s%s" % (kind.name, "-resume" if options else "")
+        for options in ([], ["--restart"]):
+            name = "%s%s" % (kind.name, "-restart" if options else "")
             n_calls = count_calls(scene, folder / ("count-" + name), kind, options)
             # The first is that which makes the folder; the last calls are the commit.
             late = range(max(2, n_calls - 40), n_calls + 1)

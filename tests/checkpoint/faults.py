@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`ferry reshard` that is killed or interrupted, and what --resume makes of what was left.
+"""`ferry reshard` that is killed or interrupted, and what the next run makes of what was left.
 
     faults.py --ferry PATH --stopper PATH [--seed S] [--count N] [--mib M] [--only TEXT] [--keep]
 
@@ -21,13 +21,13 @@ from runner import must, require_sentence
 # ---- killed --------------------------------------------------------------------------------------
 
 
-def kill_plain(place, folder, rng):
-    """SIGKILL at any call; a plain run then removes what was left and does everything."""
+def kill_restart(place, folder, rng):
+    """SIGKILL at any call; --restart then removes what was left and does everything."""
     n_calls = stop(place, at=0).n_calls
     shutil.rmtree(place.out)
     must(stop(place, at=rng.randint(2, n_calls)).was_killed, "was not killed")
     if not place.out.exists():
-        must(place.finish()["resumed_bytes"] == 0, "a plain run resumes")
+        must(place.finish("--restart")["resumed_bytes"] == 0, "resumed after --restart")
     refuse_whole(place)
 
 
@@ -39,7 +39,7 @@ def refuse_whole(place, *options):
 
 
 def kill_resume(place, folder, rng):
-    """SIGKILL several times, --resume each time."""
+    """SIGKILL several times, and on again each time; --resume says what is done anyway."""
     n_calls = stop(place, "--resume", at=0).n_calls
     shutil.rmtree(place.out)
     for _ in range(rng.randint(1, 4)):
@@ -129,12 +129,12 @@ def resume_says_why(place, folder, rng):
          and "options" in done.error, str(done))
 
 
-def resume_of_plain(place, folder, rng):
-    """--resume after a plain run was killed, and the reverse: the result is right."""
-    first, second = rng.choice([([], ["--resume"]), (["--resume"], [])])
-    kill_late(place, rng, *first)
-    told = place.finish(*second)
-    must(second or told["resumed_bytes"] == 0, "a plain run resumes")
+def resume_of_restart(place, folder, rng):
+    """A run with --restart can be gone on with as any other."""
+    kill_late(place, rng)
+    kill_late(place, rng, "--restart")
+    told = place.finish()
+    must(told["resumed_bytes"] > 0 and told["anew"] is None, "nothing was resumed: %s" % told)
 
 
 def resume_nothing(place, folder, rng):
@@ -260,9 +260,9 @@ def resume_journal_torn(place, folder, rng):
 
 
 def interrupted(place, folder, rng):
-    """A signal ends the run as it ends any program; --resume leaves what the next run needs."""
+    """A signal ends the run as it ends any program; it says how to go on."""
     number = rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-    options = rng.choice([[], ["--resume"]])
+    options = rng.choice([[], ["--resume"], ["--restart"]])
     wanted = rng.uniform(0, 0.9) * (1 << 20)
     process = place.start(*options)
     in_time = wait_until(process, lambda: place.partial() is not None
@@ -273,16 +273,12 @@ def interrupted(place, folder, rng):
         place.require_whole()
         return
     must(in_time and code == -number, "exit status %d after signal %d: %s" % (code, number, error))
-    must(error.count("\n") <= 1, "several lines: %s" % error)
-    must(not place.out.exists(), "DST is there after a signal")
-    if not options:
-        place.require_nothing()
-    else:
-        must(place.partial() is not None, "nothing is left for --resume")
-        place.finish("--resume")
+    must(error.startswith("ferry reshard: interrupted") and error.count("\n") == 1, error)
+    kept = place.require_kept(error)
+    must((place.finish()["resumed_bytes"] > 0) == kept, "kept: %s" % kept)
 
 
-CASES = [kill_plain, kill_resume, resume_goes_on, resume_of_plain, resume_other_source,
+CASES = [kill_restart, kill_resume, resume_goes_on, resume_of_restart, resume_other_source,
          resume_other_files, resume_other_layout_of_source, resume_typed_otherwise,
          resume_other_options, resume_damaged, resume_damaged_data, resume_journal_torn,
          interrupted]

@@ -123,7 +123,8 @@ def stopped_while_copying(place, folder, rng):
         # Of the calls to write only those of other files have so many bytes: 256 KiB and less.
         stopped = stop(place, at=6, do=number.name, only=["write"])
         must(stopped.code == 128 + number and stopped.call == "write", str(stopped))
-        place.require_nothing()
+        must(place.require_kept(stopped.error), "nothing was kept")
+    place.finish(expected=place.scene.convert(source, "clean"))
 
 
 def stopped_at_the_end(place, folder, rng):
@@ -132,7 +133,9 @@ def stopped_at_the_end(place, folder, rng):
     shutil.rmtree(place.out)
     stopped = stop(place, at=n_calls - 3, do="SIGTERM", only=["fsync"])
     must(stopped.code == 128 + signal.SIGTERM, str(stopped))
-    place.require_nothing()
+    must(place.require_kept(stopped.error), "nothing was kept")
+    told = place.finish()
+    must(told["resumed_bytes"] > told["written_bytes"] / 2, str(told))
 
 
 def no_flock(place, folder, rng):

@@ -145,7 +145,7 @@ def case_nearly_right():
                         (("launch", "--mastre", "x"), "did you mean --master?")):
         status, out, err = ask(*words)
         assert status == 2 and out == "" and text in err and err.count("\n") == 1, (words, err)
-    for words in (("zzzzzz",), ("plan", "x", "--zzzzzz"), ("plan", "x", "-q")):
+    for words in (("zzzzzz",), ("plan", "x", "--zzzzzz"), ("plan", "x", "-z")):
         status, _, err = ask(*words)
         assert status == 2 and "unknown" in err and "did you mean" not in err, (words, err)
 

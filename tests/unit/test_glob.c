@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "base/glob.h"
+#include "base/subset.h"
 
 #include "support/check.h"
 #include "support/random.h"
@@ -255,13 +256,66 @@ static void test_count_numbers(void **state)
     }
 }
 
+/* ---- several patterns ---- */
+
+static void test_subset(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *subset;
+        const char *name;
+        bool        has;
+    } rows[] = {
+        {NULL, "a", true},        {"a", "a", true},
+        {"a", "b", false},        {"", "", true},
+        {"", "a", false},         {"a,b", "b", true},
+        {"a,b", "a,b", false},    {"a,", "", true},
+        {"!a", "a", false},       {"!a", "b", true},
+        {"!a,!b", "b", false},    {"!a,!b", "c", true},
+        {"*,!a*", "ab", false},   {"!a*,*", "ab", false},
+        {"!a*,*", "ba", true},    {"a*,!*b,c", "ab", false},
+        {"a*,!*b,c", "ac", true}, {"a*,!*b,c", "c", true},
+        {"a*,!*b,c", "d", false}, {"a!b", "a!b", true},
+        {"!", "", false},         {"!", "a", true},
+        {"!!a", "!a", false},     {"!!a", "a", true},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        check_at(fy_subset_has(rows[i].subset, rows[i].name) == rows[i].has, "row %zu", i);
+    }
+}
+
+static const char *name_at(const void *context, size_t i)
+{
+    return ((const char *const *)context)[i];
+}
+
+static void test_unused(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"ab", NULL, "cd"};
+    static const struct {
+        const char *subset;
+        const char *unused; /* NULL: none, or it is one pattern alone */
+    } rows[] = {{NULL, NULL},   {"x", NULL},      {"a*,c*", NULL},   {"a*,x", "x"}, {"y,a*,x", "y"},
+                {"a*,!x", "x"}, {"a*,!cd", NULL}, {"!a*,!?d", NULL}, {"a*,", ""}};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        fy_subset_pattern found = {.length = 99};
+        bool is_found           = fy_subset_find_unused(rows[i].subset, 3, name_at, names, &found);
+        check_at(is_found == (rows[i].unused != NULL), "row %zu", i);
+        check_at(!is_found || (found.length == strlen(rows[i].unused) &&
+                               memcmp(found.text, rows[i].unused, found.length) == 0),
+                 "row %zu", i);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),           cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_random_patterns), cmocka_unit_test(test_backtracking),
         cmocka_unit_test(test_number_table),    cmocka_unit_test(test_many_digits),
-        cmocka_unit_test(test_random_numbers),  cmocka_unit_test(test_count_numbers),
+        cmocka_unit_test(test_random_numbers),  cmocka_unit_test(test_subset),
+        cmocka_unit_test(test_unused),          cmocka_unit_test(test_count_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

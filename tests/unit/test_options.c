@@ -297,6 +297,11 @@ static ferry_status with_compare(const void *given)
     return status;
 }
 
+static ferry_status with_statistics(const void *given)
+{
+    return ferry_checkpoint_measure(s.checkpoint, given, &error);
+}
+
 static ferry_status with_conversion(const void *given)
 {
     ferry_conversion *conversion = NULL;
@@ -598,6 +603,7 @@ static const input inputs[] = {
         with_plan_exchange),
     ROW("cluster", cluster_options, FERRY_CLUSTER_OPTIONS_INIT, 40, fill_cluster, with_cluster),
     ROW("compare", compare_options, FERRY_COMPARE_OPTIONS_INIT, 48, NULL, with_compare),
+    ROW("statistics", statistics_options, FERRY_STATISTICS_OPTIONS_INIT, 48, NULL, with_statistics),
     ROW("conversion", conversion_options, FERRY_CONVERSION_OPTIONS_INIT, 44, NULL, with_conversion),
     ROW("conversion run", conversion_run_options, FERRY_CONVERSION_RUN_OPTIONS_INIT, 32, NULL,
         with_conversion_run),

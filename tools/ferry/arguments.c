@@ -90,6 +90,27 @@ int parse_word(const char *name, const char *option, const option_word *words, c
     return fail_usage(name, "%s takes %s, not \"%s\"", option, all, text);
 }
 
+int add_pattern(const char *name, int option, const char *value, const char **subset_out)
+{
+    static char *subset; /* until the process ends: it runs one command */
+    size_t       before = subset == NULL ? 0 : strlen(subset), bytes = before + strlen(value) + 3;
+    if (*value == '\0') {
+        return fail_usage(name, "--%s takes a pattern of names, not an empty text",
+                          option == SHARED_OPT_INCLUDE   ? "include"
+                          : option == SHARED_OPT_EXCLUDE ? "exclude"
+                                                         : "subset");
+    }
+    char *grown = realloc(subset, bytes);
+    if (grown == NULL) {
+        return fail(name, "no memory for a pattern");
+    }
+    snprintf(grown + before, bytes - before, "%s%s%s", before > 0 ? "," : "",
+             option == SHARED_OPT_EXCLUDE ? "!" : "", value);
+    subset      = grown;
+    *subset_out = subset;
+    return EXIT_DONE;
+}
+
 int apply_planning_option(const char *name, int option, ferry_plan_options *planning)
 {
     static const option_word replicas[] = {
@@ -97,6 +118,5 @@ int apply_planning_option(const char *name, int option, ferry_plan_options *plan
     if (option == SHARED_OPT_REPLICA) {
         return parse_word(name, "--replica", replicas, optarg, &planning->replica);
     }
-    planning->subset = optarg;
-    return EXIT_DONE;
+    return add_pattern(name, option, optarg, &planning->subset);
 }

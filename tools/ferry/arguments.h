@@ -43,6 +43,8 @@ int parse_word(const char *name, const char *option, const option_word *words, c
 
 enum {
     SHARED_OPT_REPLICA = 2048,
+    SHARED_OPT_INCLUDE,
+    SHARED_OPT_EXCLUDE,
     SHARED_OPT_SUBSET,
     SHARED_OPT_SLOT_BYTES,
     SHARED_OPT_NO_RELAYS,
@@ -57,9 +59,13 @@ enum {
                  "that the busiest sender sends as little as possible, or seed, the rule of the " \
                  "reference planner")
 /* Of what: "destination tensors". */
-#define SUBSET_ROW(of_what)                                                                       \
-    OPTION("subset", "PATTERN", SHARED_OPT_SUBSET,                                                \
-           "only " of_what " whose names fit (* any text, ? one byte)")
+#define PATTERN_ROWS(of_what)                                                                     \
+    OPTION("include", "PATTERN", SHARED_OPT_INCLUDE,                                              \
+           "only " of_what " whose names fit (* any text, ? one byte); again: more of them"),     \
+    OPTION("exclude", "PATTERN", SHARED_OPT_EXCLUDE,                                              \
+           "not those whose names fit, of the included ones or of all; again: more of them"),     \
+    OPTION("subset", "LIST", SHARED_OPT_SUBSET,                                                   \
+           "the same in one word: patterns with commas between them, !PATTERN leaves out")
 /* The end of the text says what is special to the command. */
 #define SLOT_BYTES_ROW(more)                                                                      \
     OPTION("slot-bytes", "SIZE", SHARED_OPT_SLOT_BYTES,                                           \
@@ -80,7 +86,13 @@ enum {
            "itself")
 /* clang-format on */
 
-/* SHARED_OPT_REPLICA or _SUBSET, whose value is optarg. */
+/*
+ * Adds what --include, --exclude or --subset says to the process's only subset (the text that
+ * ferry_plan_options takes), and sets *subset_out to it.
+ */
+int add_pattern(const char *name, int option, const char *value, const char **subset_out);
+
+/* SHARED_OPT_REPLICA or one of the patterns, whose value is optarg. */
 int apply_planning_option(const char *name, int option, ferry_plan_options *planning);
 
 /* Of one that reads and writes files, and of a copy service: what the library takes. */

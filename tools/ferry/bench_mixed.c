@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "plan.h"
+#include "units.h"
 
 #include <stdio.h>
 #include <stdlib.h>

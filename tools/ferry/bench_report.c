@@ -4,6 +4,7 @@
 
 #include "json_text.h"
 #include "machine_text.h"
+#include "units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,29 +114,32 @@ static void print_head(const bench_line *line)
         printf("  %10s %10s %10s %14s %12s %10s\n", "size", "GB/s", "slowest 1%", "messages/s",
                "of one copy", "samples");
     } else {
-        printf("  %10s %10s %10s %14s %12s %10s\n", "size", "median us", "least us",
-               "slowest 1% us", "", "samples");
+        printf("  %10s %10s %10s %14s %12s %10s\n", "size", "median", "least", "slowest 1%", "",
+               "samples");
     }
 }
 
 static void print_line(const bench_report *report, const bench_line *line)
 {
-    char   size[32], share[16] = "-";
+    char   size[32], share[16] = "-", text[4][UNIT_TEXT_BYTES];
     double limit = report->machine.copy_gbytes_per_s * 1e9;
     bench_size_text(line->bytes, size);
     if (line->test == BENCH_BARRIER || line->test == BENCH_SIGNAL) {
         snprintf(size, sizeof size, "-");
     }
     if (!is_rate(line->test)) {
-        printf("  %10s %10.3f %10.3f %14.3f %12s %10zu\n", size, line->times.median * 1e6,
-               line->times.least * 1e6, line->times.p99 * 1e6, "", line->n);
+        printf("  %10s %10s %10s %14s %12s %10s\n", size,
+               format_seconds(line->times.median, text[0]),
+               format_seconds(line->times.least, text[1]), format_seconds(line->times.p99, text[2]),
+               "", format_count(line->n, text[3]));
         return;
     }
     if (limit > 0) {
         snprintf(share, sizeof share, "%.1f %%", 100 * line->rate / limit);
     }
-    printf("  %10s %10.3f %10.3f %14.0f %12s %10zu\n", size, line->rate / 1e9,
-           line->slow_rate / 1e9, line->rate / (double)line->bytes, share, line->n);
+    printf("  %10s %10.3f %10.3f %14s %12s %10s\n", size, line->rate / 1e9, line->slow_rate / 1e9,
+           format_count((uint64_t)(line->rate / (double)line->bytes), text[0]), share,
+           format_count(line->n, text[1]));
 }
 
 static void print_line_json(const bench_report *report, const bench_line *line)

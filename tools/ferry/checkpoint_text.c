@@ -2,7 +2,7 @@
 /* Parts of the tables that describe checkpoints. */
 #include "checkpoint_text.h"
 
-#include "plan.h"
+#include "units.h"
 
 #include <string.h>
 
@@ -56,7 +56,8 @@ bool row_is_shown(size_t index, size_t n, size_t most)
 void print_gap(size_t index, size_t n, size_t most)
 {
     if (n > most && index == most / 2) {
-        printf("  ... %zu more ...\n", n - most / 2 * 2);
+        char text[UNIT_TEXT_BYTES];
+        printf("  ... %s more ...\n", format_count(n - most / 2 * 2, text));
     }
 }
 
@@ -64,11 +65,12 @@ enum { MOST_FILES = 16 };
 
 static void print_file(const ferry_checkpoint_file *file, bool is_sharded)
 {
-    char text[32];
+    char text[32], count[32];
     if (is_sharded) {
         printf("  %8u", file->rank);
     }
-    printf("  %8zu  %12s  ", file->n_tensors, format_bytes((double)file->bytes, text));
+    printf("  %8s  %12s  ", format_count(file->n_tensors, count),
+           format_bytes((double)file->bytes, text));
     print_name(stdout, file->name);
     putchar('\n');
 }

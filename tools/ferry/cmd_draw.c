@@ -98,13 +98,26 @@ static ferry_status count_move(void *context, const ferry_move *move)
     return FERRY_OK;
 }
 
-/* Patterns have no way to write * and ? as themselves, but a name with them fits itself. */
+/*
+ * Patterns have no way to write * and ? as themselves, but a name with them fits itself; a comma
+ * and a ! at the begin, which mean something between patterns, are any byte here.
+ */
 static ferry_status plan_tensor(const ferry_spec *spec, const char *tensor, ferry_plan **plan_out,
                                 ferry_error *error)
 {
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
-    options.subset             = tensor;
-    return ferry_plan_create(spec, &options, plan_out, error);
+    char              *pattern = tensor == NULL ? NULL : strdup(tensor);
+    if (tensor != NULL && pattern == NULL) {
+        snprintf(error->message, sizeof error->message, "no memory for a tensor's name");
+        return FERRY_ERR_NO_MEMORY;
+    }
+    for (char *at = pattern; at != NULL && *at != '\0'; at++) {
+        *at = *at == ',' || (*at == '!' && at == pattern) ? '?' : *at;
+    }
+    options.subset      = pattern;
+    ferry_status status = ferry_plan_create(spec, &options, plan_out, error);
+    free(pattern);
+    return status;
 }
 
 static ferry_status choose(const ferry_spec *spec, char **tensor_out, ferry_error *error)

@@ -5,8 +5,11 @@
 #include "inspect.h"
 #include "options.h"
 #include "plan.h"
+#include "terminal.h"
+#include "work_progress.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -14,19 +17,20 @@ static const char help[] =
     "Usage: ferry inspect [OPTION]... PATH\n"
     "\n"
     "Prints what a checkpoint or a plan holds. PATH is a checkpoint (a safetensors file, an index\n"
-    "file, a folder of either, or a sharded folder with its ferry.layout.json), a plan that was\n";
+    "file, a folder of either, or a sharded folder with its ferry.layout.json), a plan that was\n"
+    "saved with ferry plan --save, or a ferry.spec/1 file. Of checkpoints only headers are read,\n"
+    "but with --stats: they are checked against each other and against the sizes of the files.\n";
 
 static const char more_help[] =
     "\n"
-    "saved with ferry plan --save, or a ferry.spec/1 file. Of checkpoints only headers are read:\n"
-    "they are checked against each other and against the sizes of the files.\n"
-    "\n"
     "What is printed:\n"
-    "  Files, tensors, types, and of a sharded checkpoint its layout. Tensors of one shape and\n"
-    "  type whose names differ only in numbers between dots are one group: {0-31} stands for\n"
-    "  numbers from 0 to 31, and the count says how many tensors there are. Each tensor counts\n"
-    "  once and whole, however it is cut. Types have ferry's names, or the file's own word where\n"
-    "  ferry has none. Long lists are shortened in the middle, but not those of --tensors.\n"
+    "  Files, other files beside them and whether ferry reshard copies these, metadata, tensors,\n"
+    "  types, how many checksums are recorded, and of a sharded checkpoint its layout. Tensors of\n"
+    "  one shape and type whose names differ only in numbers between dots are one group: {0-31}\n"
+    "  stands for numbers from 0 to 31, and the count says how many tensors there are. Each "
+    "tensor\n"
+    "  counts once and whole, however it is cut. Types have ferry's names, or the file's own word\n"
+    "  where ferry has none. Long lists are shortened in the middle, but not those of --tensors.\n"
     "\n"
     "  Of a plan the tensors are those that its destinations get; a spec is planned as by ferry\n"
     "  plan without options. In --json these have also digest, world, moves and bytes, no files,\n"
@@ -38,28 +42,42 @@ static const char more_help[] =
     "Examples:\n"
     "  ferry inspect llama\n"
     "  ferry inspect llama-tp4 --json\n"
+    "  ferry inspect llama --stats\n"
     "  ferry inspect llama/model-00001-of-00030.safetensors --tensors\n"
     "  ferry inspect examples/llama-tiny.json\n";
 
-typedef struct inspect_request {
-    const char *path;
-    bool        json;
-    bool        tensors;
-} inspect_request;
-
-enum { OPT_JSON = 256, OPT_TENSORS };
+enum { OPT_JSON = 256, OPT_TENSORS, OPT_CHECKSUMS, OPT_STATS, OPT_MEMORY_CAP, OPT_THREADS };
 
 static const option_row rows[] = {
     OPTION("tensors", NULL, OPT_TENSORS, "a line for each tensor, not for each group of them"),
+    OPTION("checksums", NULL, OPT_CHECKSUMS,
+           "the checksums that are recorded of each rank's tensors: XXH3, 64 bits"),
+    OPTION("stats", NULL, OPT_STATS,
+           "read the data: least, most and mean of the finite elements of each floating tensor, "
+           "and how many are NaN or infinite; checksums that are recorded are compared"),
+    OPTION("memory-cap", "SIZE", OPT_MEMORY_CAP,
+           "with --stats: the most memory for buffers, at least 1M; default 256M"),
+    OPTION("threads", "N", OPT_THREADS,
+           "with --stats: threads that read; default the cores, at most 16"),
     OPTION("json", NULL, OPT_JSON, "print ferry.inspect/1 for machines, with all tensors"),
+    OPTION_LOUDNESS,
     OPTION_END};
 
 static int apply_option(int option, void *request)
 {
     inspect_request *r = request;
-    r->json            = r->json || option == OPT_JSON;
-    r->tensors         = r->tensors || option == OPT_TENSORS;
-    return EXIT_DONE;
+    switch (option) {
+    case OPT_MEMORY_CAP:
+        return parse_cap("inspect", "--memory-cap", optarg, &r->memory_cap);
+    case OPT_THREADS:
+        return parse_count("inspect", "--threads", optarg, MOST_FILE_THREADS, &r->n_threads);
+    default:
+        r->json      = r->json || option == OPT_JSON;
+        r->tensors   = r->tensors || option == OPT_TENSORS;
+        r->checksums = r->checksums || option == OPT_CHECKSUMS;
+        r->stats     = r->stats || option == OPT_STATS;
+        return EXIT_DONE;
+    }
 }
 
 const char *inspect_kind(const inspected *it)
@@ -143,8 +161,10 @@ static bool is_plan(const char *path)
 
 static ferry_status print_it(const inspect_request *r, const inspected *it, ferry_error *error)
 {
-    return r->json ? inspect_print_json(it, error)
-                   : inspect_print_table(it, r->path, r->tensors, error);
+    if (r->json) {
+        return inspect_print_json(it, r, error);
+    }
+    return terminal_loudness() == LOUDNESS_QUIET ? FERRY_OK : inspect_print_table(it, r, error);
 }
 
 static ferry_status show_plan(const inspect_request *r, ferry_error *error)
@@ -172,14 +192,18 @@ static ferry_status show_checkpoint(const inspect_request *r, ferry_error *error
 {
     inspected         it         = {.totals = FERRY_CHECKPOINT_TOTALS_INIT};
     ferry_checkpoint *checkpoint = NULL;
-    ferry_status      status     = ferry_checkpoint_open(r->path, &checkpoint, error);
+    ferry_status      status     = work_open_checkpoint("inspect", r->path, &checkpoint, error);
     if (status == FERRY_OK) {
         status = ferry_checkpoint_get_totals(checkpoint, &it.totals, error);
+    }
+    if (status == FERRY_OK && r->stats) {
+        status = inspect_measure(checkpoint, r, it.totals.n_tensors, &it.stats, error);
     }
     if (status == FERRY_OK) {
         it.checkpoint = checkpoint;
         status        = print_it(r, &it, error);
     }
+    free(it.stats);
     ferry_checkpoint_destroy(checkpoint);
     return status;
 }
@@ -197,7 +221,15 @@ static int run(int argc, char **argv)
                           optind == argc ? "a path is missing" : "there is more than one path");
     }
     r.path = argv[optind];
-    if ((is_plan(r.path) ? show_plan(&r, &error) : show_checkpoint(&r, &error)) != FERRY_OK) {
+    if ((r.memory_cap != 0 || r.n_threads != 0) && !r.stats) {
+        return fail_usage("inspect", "--memory-cap and --threads go with --stats");
+    }
+    bool of_plan = is_plan(r.path);
+    if (of_plan && (r.stats || r.checksums)) {
+        return fail_usage("inspect", "--stats and --checksums go with checkpoints, and %s is none",
+                          r.path);
+    }
+    if ((of_plan ? show_plan(&r, &error) : show_checkpoint(&r, &error)) != FERRY_OK) {
         return fail("inspect", error.message);
     }
     return EXIT_DONE;

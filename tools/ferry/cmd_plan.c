@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 #include "plan.h"
+#include "terminal.h"
+#include "units.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -130,14 +132,61 @@ static int print_all(const plan_request *r, const ferry_plan *plan, const ferry_
     if (r->json) {
         return print_json(r, plan, schedule);
     }
+    if (terminal_loudness() == LOUDNESS_QUIET) {
+        return EXIT_DONE;
+    }
     int status = plan_print_table(r, plan);
     if (status == EXIT_DONE && schedule != NULL) {
         status = plan_print_schedule(r, plan, schedule);
     }
     if (status == EXIT_DONE && r->prove) {
-        printf("\nProven: %llu moves write every element of %llu destination shards exactly once\n",
-               (unsigned long long)proof->n_moves, (unsigned long long)proof->n_destination_shards);
+        char text[2][UNIT_TEXT_BYTES];
+        printf("\nProven: %s moves write every element of %s destination shards exactly once\n",
+               format_count(proof->n_moves, text[0]),
+               format_count(proof->n_destination_shards, text[1]));
     }
+    return status;
+}
+
+/* ---- what takes long ---- */
+
+static bool show_schedule(void *context, const ferry_schedule_progress *p)
+{
+    terminal_clock_turn_to(context, p->doing);
+    if (p->ratio > 0) {
+        terminal_step("plan", "%s; the best so far takes %.4f times the bound", p->doing, p->ratio);
+    } else {
+        terminal_step("plan", "%s", p->doing);
+    }
+    return true;
+}
+
+static ferry_status make_schedule(const plan_request *r, const ferry_plan *plan,
+                                  ferry_schedule **schedule_out, ferry_error *error)
+{
+    ferry_schedule_options options = r->scheduling;
+    terminal_clock        *clock   = terminal_clock_begin("scheduling");
+    options.progress               = show_schedule;
+    options.context                = clock;
+    ferry_status status = ferry_schedule_create_for_plan(plan, &options, schedule_out, error);
+    terminal_clock_end(clock);
+    return status;
+}
+
+static ferry_status prove_slowly(const plan_request *r, const ferry_plan *plan, ferry_proof *proof,
+                                 ferry_error *error)
+{
+    terminal_clock *clock  = terminal_clock_begin("proving");
+    ferry_status    status = prove(r, plan, proof, error);
+    terminal_clock_end(clock);
+    return status;
+}
+
+static ferry_status make_plan(const plan_request *r, ferry_plan **plan_out, ferry_error *error)
+{
+    terminal_clock *clock  = terminal_clock_begin("planning");
+    ferry_status    status = plan_open(r->path, &r->planning, plan_out, error);
+    terminal_clock_end(clock);
     return status;
 }
 
@@ -151,9 +200,8 @@ static int run_request(const plan_request *r, const ferry_plan *plan)
     if (status != EXIT_DONE) {
         return status;
     }
-    if ((r->prove && prove(r, plan, &proof, &error) != FERRY_OK) ||
-        (r->has_schedule &&
-         ferry_schedule_create_for_plan(plan, &r->scheduling, &schedule, &error) != FERRY_OK) ||
+    if ((r->prove && prove_slowly(r, plan, &proof, &error) != FERRY_OK) ||
+        (r->has_schedule && make_schedule(r, plan, &schedule, &error) != FERRY_OK) ||
         (r->save != NULL && ferry_plan_save(plan, r->save, &error) != FERRY_OK)) {
         status = fail("plan", error.message);
         goto out;
@@ -173,12 +221,12 @@ static int open_and_run(const plan_request *r)
 {
     if ((r->has_planning_option || r->prove) && plan_is_saved(r->path)) {
         return fail_usage("plan",
-                          "a saved plan has its own --replica, --subset and --without, and --prove "
+                          "a saved plan has its own --replica, tensors and --without, and --prove "
                           "needs the spec");
     }
     ferry_error error;
     ferry_plan *plan = NULL;
-    if (plan_open(r->path, &r->planning, &plan, &error) != FERRY_OK) {
+    if (make_plan(r, &plan, &error) != FERRY_OK) {
         return fail("plan", error.message);
     }
     int status = run_request(r, plan);

@@ -1,9 +1,11 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 #include "reshard.h"
+#include "terminal.h"
 #include "work_progress.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char help[] =
     "Usage: ferry reshard [OPTION]... SRC --to LAYOUT --out DST\n"
@@ -19,6 +21,11 @@ static const char more_help[] =
     "\n"
     "Sizes are numbers of bytes, or of K, M or G for KiB, MiB or GiB.\n"
     "\n"
+    "Which tensors:\n"
+    "  A tensor is converted if its name fits an --include, or there is none, and if it fits no\n"
+    "  pattern of --exclude. The order does not matter. A pattern that fits no tensor of the\n"
+    "  result is an error.\n"
+    "\n"
     "Other files:\n"
     "  What else lies in the folder of SRC is copied along; in config.json --cast changes\n"
     "  torch_dtype. Weights in other formats, folders, and links that lead out of the checkpoint\n"
@@ -29,17 +36,19 @@ static const char more_help[] =
     "  are 10^9 bytes. Checksums that a sharded source has recorded are compared; those of a\n"
     "  sharded result are recorded. Tensors that no built-in rule of a short form knows are given\n"
     "  whole to every rank of their stage, and a note on stderr names some. On a terminal stderr\n"
-    "  shows the progress meanwhile.\n"
+    "  shows the progress meanwhile; NO_COLOR in the environment takes the colours away.\n"
     "\n"
     "Interruption:\n"
-    "  On SIGINT, SIGTERM or SIGHUP the work stops, what was written is removed unless --resume\n"
-    "  was given, and the command dies of that signal. After SIGKILL or a crash the partial "
-    "folder\n"
-    "  stays beside DST under a hidden name: the next run to DST goes on with it if --resume is\n"
-    "  given and source, layout and options are the same, and removes it otherwise. Nothing of it\n"
-    "  is trusted but tensors whose bytes it has read again; where it starts anew, a note says "
-    "why.\n"
-    "  A partial folder of another user, or one that others may write into, is refused.\n"
+    "  A run that is interrupted or fails leaves what it has done beside DST, in a folder with "
+    "the\n"
+    "  hidden name .DST.ferry-partial, and says so; the same command goes on from there. On "
+    "SIGINT,\n"
+    "  SIGTERM or SIGHUP the command dies of that signal when it has put all in order. Nothing of\n"
+    "  the folder is trusted but tensors whose bytes were read again. If source, layout or "
+    "options\n"
+    "  are others, or with --restart, a run begins anew and removes what it finds; where that was\n"
+    "  not asked for, a note says why. To give up, remove the folder. One of another user, or one\n"
+    "  that others may write into, is refused.\n"
     "\n"
     "Exit status:\n"
     "  0 done, 1 the work failed (one sentence on stderr), 2 wrong usage; 128 and the number of a\n"
@@ -48,7 +57,7 @@ static const char more_help[] =
     "Examples:\n"
     "  ferry reshard llama --to tp=4 --out llama-tp4\n"
     "  ferry reshard llama-tp4 --to tp=8,pp=2 --out llama-tp8-pp2 --dry-run\n"
-    "  ferry reshard llama-tp4 --to other/ferry.layout.json --out llama-other --resume\n"
+    "  ferry reshard llama-tp4 --to other/ferry.layout.json --out llama-other --restart\n"
     "  ferry reshard llama-tp4 --to hf --cast bf16 --out llama-bf16\n";
 
 uint64_t reshard_memory_cap(const reshard_request *request)
@@ -60,7 +69,7 @@ uint64_t reshard_memory_cap(const reshard_request *request)
 static ferry_status estimate(reshard_report *report, ferry_error *error)
 {
     work_watch watch;
-    work_watch_begin(&watch); /* a signal shall not leave the file that is tried with */
+    work_watch_begin(&watch, "reshard"); /* a signal shall not leave the file that is tried with */
     ferry_status status = ferry_conversion_estimate(report->conversion, report->request->out,
                                                     &report->estimate, error);
     work_watch_end(&watch);
@@ -69,22 +78,64 @@ static ferry_status estimate(reshard_report *report, ferry_error *error)
     return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status;
 }
 
+/* How to go on, if a run that did not end well has left something to go on with; else "". */
+static const char *tell_left(const reshard_request *r, char *text, size_t text_bytes)
+{
+    const char *end = r->out + strlen(r->out), *name;
+    while (end > r->out && end[-1] == '/') {
+        end--;
+    }
+    for (name = end; name > r->out && name[-1] != '/';) {
+        name--;
+    }
+    text[0] = '\0';
+    if (!r->dry_run && ferry_conversion_has_left(r->out)) {
+        snprintf(
+            text, text_bytes,
+            "; what was done is kept in %.*s.%.*s.ferry-partial: the same command goes on from "
+            "there, with --restart it begins anew",
+            (int)(name - r->out), r->out, (int)(end - name), name);
+    }
+    return text;
+}
+
+/* In one sentence: what happened, and how to go on. */
+static int fail_run(const reshard_request *r, const char *sentence)
+{
+    char left[2 * FERRY_ERROR_BYTES], whole[3 * FERRY_ERROR_BYTES];
+    snprintf(whole, sizeof whole, "%s%s", sentence, tell_left(r, left, sizeof left));
+    return fail("reshard", whole);
+}
+
 static ferry_status convert(const reshard_request *r, ferry_conversion *conversion,
                             ferry_conversion_result *result_out, ferry_error *error)
 {
     work_watch                   watch;
     ferry_conversion_run_options options = FERRY_CONVERSION_RUN_OPTIONS_INIT;
-    options.resume                       = r->resume;
+    options.resume                       = true;
+    options.restart                      = r->restart;
+    options.bytes_per_s                  = r->bytes_per_s;
     options.progress                     = work_watch_show;
     options.context                      = &watch;
-    work_watch_begin(&watch);
-    watch.is_quiet      = r->json;
+    work_watch_begin(&watch, "reshard");
+    watch.is_json       = r->json;
     ferry_status status = ferry_conversion_run(conversion, r->out, &options, result_out, error);
+    if (status == FERRY_ERR_STOPPED) {
+        fail_run(r, "interrupted"); /* while further signals still change nothing */
+    }
     work_watch_end(&watch);
     if (status == FERRY_ERR_STOPPED) {
         work_watch_die();
     }
     return status;
+}
+
+static ferry_status print_report(const reshard_report *report, ferry_error *error)
+{
+    if (report->request->json) {
+        return reshard_print_json(report, error);
+    }
+    return terminal_loudness() == LOUDNESS_QUIET ? FERRY_OK : reshard_print_table(report, error);
 }
 
 static ferry_status work(const reshard_request *r, ferry_conversion *conversion,
@@ -97,7 +148,7 @@ static ferry_status work(const reshard_request *r, ferry_conversion *conversion,
     report->conversion = conversion;
     status = r->dry_run ? estimate(report, error) : convert(r, conversion, &report->result, error);
     if (status == FERRY_OK) {
-        status = r->json ? reshard_print_json(report, error) : reshard_print_table(report, error);
+        status = print_report(report, error);
     }
     if (status == FERRY_OK && !r->json) {
         reshard_print_note(report); /* a failure has its one sentence for itself */
@@ -105,31 +156,35 @@ static ferry_status work(const reshard_request *r, ferry_conversion *conversion,
     return status;
 }
 
-static int run(int argc, char **argv)
+static int run_request(const reshard_request *r)
 {
-    reshard_request r;
-    int             status = reshard_parse_arguments(argc, argv, &r);
-    if (status != EXIT_DONE) {
-        return status;
-    }
+    int               status = EXIT_DONE;
     ferry_error       error;
     ferry_checkpoint *source     = NULL;
     ferry_conversion *conversion = NULL;
-    reshard_report    report     = {.request = &r,
+    reshard_report    report     = {.request = r,
                                     .source  = FERRY_CHECKPOINT_TOTALS_INIT,
                                     .totals  = FERRY_CONVERSION_TOTALS_INIT,
                                     .result  = FERRY_CONVERSION_RESULT_INIT};
     /* The target first: the run would refuse it in the end, when all headers have been read. */
-    if (ferry_conversion_check_target(r.out, &error) != FERRY_OK ||
-        ferry_checkpoint_open(r.source, &source, &error) != FERRY_OK ||
+    if (ferry_conversion_check_target(r->out, &error) != FERRY_OK ||
+        work_open_checkpoint("reshard", r->source, &source, &error) != FERRY_OK ||
         ferry_checkpoint_get_totals(source, &report.source, &error) != FERRY_OK ||
-        ferry_conversion_create(source, r.to, &r.options, &conversion, &error) != FERRY_OK ||
-        work(&r, conversion, &report, &error) != FERRY_OK) {
+        ferry_conversion_create(source, r->to, &r->options, &conversion, &error) != FERRY_OK) {
         status = fail("reshard", error.message);
+    } else if (work(r, conversion, &report, &error) != FERRY_OK) {
+        status = fail_run(r, error.message);
     }
     ferry_conversion_destroy(conversion);
     ferry_checkpoint_destroy(source);
     return status;
+}
+
+static int run(int argc, char **argv)
+{
+    reshard_request r;
+    int             status = reshard_parse_arguments(argc, argv, &r);
+    return status == EXIT_DONE ? run_request(&r) : status;
 }
 
 const command command_reshard = {.name      = "reshard",

@@ -175,7 +175,7 @@ static int run(int argc, char **argv)
         return status;
     }
     if (r.has_planning_option && plan_is_saved(r.path)) {
-        return fail_usage("run", "a saved plan has its own --replica and --subset");
+        return fail_usage("run", "a saved plan has its own --replica and tensors");
     }
     if (r.join || (getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL)) {
         r.join = true;

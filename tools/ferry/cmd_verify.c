@@ -4,7 +4,8 @@
 #include "commands.h"
 #include "json_text.h"
 #include "options.h"
-#include "plan.h"
+#include "terminal.h"
+#include "units.h"
 #include "work_progress.h"
 
 #include <ferry/ferry.h>
@@ -51,6 +52,7 @@ static const option_row rows[] = {
     OPTION("threads", "N", OPT_THREADS,
            "threads that read and compare; default the cores, at most 16"),
     OPTION("json", NULL, OPT_JSON, "print ferry.verify/1 for machines, with the digests"),
+    OPTION_LOUDNESS,
     OPTION_END};
 
 typedef struct verify_run {
@@ -131,11 +133,15 @@ static void print_equal(verify_run *v, const ferry_compare_result *r)
                r->n_tensors, r->tensor_bytes, r->n_replicas, r->n_checked, r->seconds);
         return;
     }
-    char text[32];
-    printf("equal: %" PRIu64 " tensor%s, %s, and %" PRIu64 " replica%s, in %.3f s; %" PRIu64
-           " checksum%s compared\n",
-           r->n_tensors, plural(r->n_tensors), format_bytes((double)r->tensor_bytes, text),
-           r->n_replicas, plural(r->n_replicas), r->seconds, r->n_checked, plural(r->n_checked));
+    if (terminal_loudness() == LOUDNESS_QUIET) {
+        return;
+    }
+    char text[5][UNIT_TEXT_BYTES];
+    printf("equal: %s tensor%s, %s, and %s replica%s, in %s; %s checksum%s compared\n",
+           format_count(r->n_tensors, text[0]), plural(r->n_tensors),
+           format_bytes((double)r->tensor_bytes, text[1]), format_count(r->n_replicas, text[2]),
+           plural(r->n_replicas), format_seconds(r->seconds, text[3]),
+           format_count(r->n_checked, text[4]), plural(r->n_checked));
 }
 
 static void print_different(verify_run *v, const ferry_error *error)
@@ -157,7 +163,7 @@ static ferry_status compare(verify_run *v, const ferry_checkpoint *a, const ferr
     v->options.progress         = show_progress;
     v->options.visitor          = v->digests || v->json ? print_tensor : NULL;
     v->options.context          = v;
-    work_watch_begin(&v->watch);
+    work_watch_begin(&v->watch, "verify");
     ferry_status status = ferry_checkpoint_compare(a, b, &v->options, &result, error);
     work_watch_end(&v->watch);
     if (status == FERRY_ERR_STOPPED) {
@@ -188,9 +194,9 @@ static int run(int argc, char **argv)
     }
     v.path[0] = argv[optind];
     v.path[1] = argv[optind + 1];
-    found     = ferry_checkpoint_open(v.path[0], &a, &error);
+    found     = work_open_checkpoint("verify", v.path[0], &a, &error);
     if (found == FERRY_OK) {
-        found = ferry_checkpoint_open(v.path[1], &b, &error);
+        found = work_open_checkpoint("verify", v.path[1], &b, &error);
     }
     if (found == FERRY_OK) {
         found = compare(&v, a, b, &error);

@@ -2,6 +2,7 @@
 /* ferry draw: the boxes of a picture as SVG. */
 #include "draw.h"
 #include "plan.h"
+#include "units.h"
 
 #include <math.h>
 #include <stdbool.h>

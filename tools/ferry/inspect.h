@@ -8,6 +8,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* ---- what `ferry inspect` was asked for ---- */
+
+typedef struct inspect_request {
+    const char *path;
+    bool        json;
+    bool        tensors;
+    bool        checksums;
+    bool        stats;
+    uint64_t    memory_cap;
+    uint32_t    n_threads;
+} inspect_request;
+
 /* ---- what is inspected: a checkpoint, or a plan ---- */
 
 typedef struct inspect_plan {
@@ -26,9 +38,10 @@ ferry_status inspect_plan_open(const char *path, inspect_plan *plan_out, ferry_e
 void         inspect_plan_close(inspect_plan *plan);
 
 typedef struct inspected {
-    const ferry_checkpoint *checkpoint; /* or NULL: then it is the plan */
-    ferry_checkpoint_totals totals;     /* of either; of a plan, without files */
-    const inspect_plan     *plan;
+    const ferry_checkpoint  *checkpoint; /* or NULL: then it is the plan */
+    ferry_checkpoint_totals  totals;     /* of either; of a plan, without files */
+    const inspect_plan      *plan;
+    ferry_tensor_statistics *stats; /* [n_tensors] with --stats, else NULL */
 } inspected;
 
 /* Its dtype is ferry's word where there is one. It lives until the next call with the same room. */
@@ -68,9 +81,26 @@ void         inspect_groups_free(inspect_groups *groups);
 
 /* ---- on stdout ---- */
 
-ferry_status inspect_print_table(const inspected *it, const char *path, bool all_tensors,
+ferry_status inspect_print_table(const inspected *it, const inspect_request *request,
                                  ferry_error *error);
-ferry_status inspect_print_json(const inspected *it, ferry_error *error);
+ferry_status inspect_print_json(const inspected *it, const inspect_request *request,
+                                ferry_error *error);
+
+/* Metadata, other files and checksums of a checkpoint. */
+ferry_status inspect_print_about(const inspected *it, const inspect_request *request,
+                                 ferry_error *error);
+ferry_status inspect_print_about_json(const inspected *it, const inspect_request *request,
+                                      ferry_error *error);
+
+/* ---- --stats ---- */
+
+/* Reads all floating tensors; *stats_out is for free. */
+ferry_status inspect_measure(const ferry_checkpoint *checkpoint, const inspect_request *request,
+                             size_t n_tensors, ferry_tensor_statistics **stats_out,
+                             ferry_error *error);
+ferry_status inspect_print_stats(const inspected *it, ferry_error *error);
+/* The member of a tensor in --json. */
+void inspect_print_stats_json(const ferry_tensor_statistics *stats);
 
 /* The layout of a sharded checkpoint, a line for each of its parts. */
 ferry_status inspect_print_layout(const ferry_checkpoint *checkpoint, ferry_error *error);

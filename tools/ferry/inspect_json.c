@@ -42,6 +42,9 @@ static ferry_status print_tensors(const inspected *it, ferry_error *error)
         printf("],\"dtype\":");
         print_json_text(tensor.dtype);
         print_u64(",\"bytes\":", tensor.bytes);
+        if (it->stats != NULL) {
+            inspect_print_stats_json(&it->stats[i]);
+        }
         printf("}");
     }
     printf("]");
@@ -66,7 +69,8 @@ static ferry_status print_files_json(const inspected *it, ferry_error *error)
     return FERRY_OK;
 }
 
-ferry_status inspect_print_json(const inspected *it, ferry_error *error)
+ferry_status inspect_print_json(const inspected *it, const inspect_request *request,
+                                ferry_error *error)
 {
     printf("{\"format\":\"ferry.inspect/1\",\"kind\":\"%s\"", inspect_kind(it));
     if (it->plan != NULL) {
@@ -75,6 +79,9 @@ ferry_status inspect_print_json(const inspected *it, ferry_error *error)
     ferry_status status = print_tensors(it, error);
     if (status == FERRY_OK) {
         status = print_files_json(it, error);
+    }
+    if (status == FERRY_OK && it->checkpoint != NULL) {
+        status = inspect_print_about_json(it, request, error);
     }
     printf(",\n\"layout\":");
     if (it->checkpoint == NULL) {

@@ -3,7 +3,7 @@
 #include "inspect.h"
 
 #include "checkpoint_text.h"
-#include "plan.h"
+#include "units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,14 +12,15 @@
 static void print_head(const inspected *it, const char *path)
 {
     const ferry_checkpoint_totals *t = &it->totals;
-    char                           text[2][32];
-    printf("%s: a %s, %zu tensor%s of %s", path,
+    char                           text[4][32];
+    printf("%s: a %s, %s tensor%s of %s", path,
            it->checkpoint == NULL ? inspect_kind(it)
            : t->is_sharded        ? "sharded checkpoint"
                                   : "logical checkpoint",
-           t->n_tensors, plural(t->n_tensors), format_bytes((double)t->tensor_bytes, text[0]));
+           format_count(t->n_tensors, text[2]), plural(t->n_tensors),
+           format_bytes((double)t->tensor_bytes, text[0]));
     if (it->checkpoint != NULL) {
-        printf(" in %zu file%s of %s", t->n_files, plural(t->n_files),
+        printf(" in %s file%s of %s", format_count(t->n_files, text[3]), plural(t->n_files),
                format_bytes((double)t->file_bytes, text[1]));
     }
     putchar('\n');
@@ -27,12 +28,13 @@ static void print_head(const inspected *it, const char *path)
 
 static void print_plan(const inspect_plan *p)
 {
-    char                     digest[33], text[3][32];
+    char                     digest[33], text[5][32];
     const ferry_plan_totals *t = &p->totals;
     uint32_t                 n = ferry_plan_world_size(p->plan);
     ferry_plan_digest(p->plan, digest);
-    printf("%u rank%s, %llu move%s: %s in all, %s between ranks, %s stay on their rank\n", n,
-           plural(n), (unsigned long long)t->n_moves, plural(t->n_moves),
+    printf("%s rank%s, %s move%s: %s in all, %s between ranks, %s stay on their rank\n",
+           format_count(n, text[3]), plural(n), format_count(t->n_moves, text[4]),
+           plural(t->n_moves),
            format_bytes((double)t->moved_bytes + (double)t->local_bytes, text[0]),
            format_bytes((double)t->moved_bytes, text[1]),
            format_bytes((double)t->local_bytes, text[2]));
@@ -54,7 +56,7 @@ static void print_columns(uint64_t n, const char *dtype, const char *shape, uint
 {
     char text[32];
     if (n > 0) {
-        printf("  %8llu", (unsigned long long)n);
+        printf("  %8s", format_count(n, text));
     }
     printf("  %-8s  %-*s  %12s  ", dtype, SHAPE_WIDTH, shape, format_bytes((double)bytes, text));
     print_name(stdout, name);
@@ -107,33 +109,50 @@ static void print_dtypes(inspect_groups *groups)
     qsort(g, groups->n_groups, sizeof *g, compare_dtype);
     for (size_t i = 0, end; i < groups->n_groups; i = end) {
         uint64_t n = 0, bytes = 0;
-        char     text[32];
+        char     text[32], count[32];
         for (end = i; end < groups->n_groups && strcmp(g[end].dtype, g[i].dtype) == 0; end++) {
             n += g[end].n_tensors;
             bytes += g[end].bytes;
         }
-        printf("  %8llu  %12s  %s\n", (unsigned long long)n, format_bytes((double)bytes, text),
+        printf("  %8s  %12s  %s\n", format_count(n, count), format_bytes((double)bytes, text),
                g[i].dtype);
     }
 }
 
-static ferry_status print_parts(const inspected *it, inspect_groups *groups, bool all_tensors,
-                                ferry_error *error)
+static ferry_status print_all_tensors(const inspected *it, const inspect_request *r,
+                                      inspect_groups *groups, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    if (it->checkpoint != NULL) {
-        status =
-            print_files(it->checkpoint, file_at, it->totals.n_files, it->totals.is_sharded, error);
-    } else {
-        print_plan(it->plan);
+    if (it->totals.n_tensors == 0) {
+        return FERRY_OK;
     }
-    if (status == FERRY_OK && it->totals.n_tensors > 0) {
-        if (all_tensors) {
-            status = print_tensors(it, error);
-        } else {
-            print_groups(groups);
-        }
+    if (it->stats != NULL) {
+        status = inspect_print_stats(it, error);
+    } else if (r->tensors) {
+        status = print_tensors(it, error);
+    } else {
+        print_groups(groups);
+    }
+    if (status == FERRY_OK) {
         print_dtypes(groups);
+    }
+    return status;
+}
+
+static ferry_status print_parts(const inspected *it, const inspect_request *r,
+                                inspect_groups *groups, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    if (it->checkpoint == NULL) {
+        print_plan(it->plan);
+        return print_all_tensors(it, r, groups, error);
+    }
+    status = print_files(it->checkpoint, file_at, it->totals.n_files, it->totals.is_sharded, error);
+    if (status == FERRY_OK) {
+        status = print_all_tensors(it, r, groups, error);
+    }
+    if (status == FERRY_OK) {
+        status = inspect_print_about(it, r, error);
     }
     if (status == FERRY_OK && it->totals.is_sharded) {
         status = inspect_print_layout(it->checkpoint, error);
@@ -141,7 +160,7 @@ static ferry_status print_parts(const inspected *it, inspect_groups *groups, boo
     return status;
 }
 
-ferry_status inspect_print_table(const inspected *it, const char *path, bool all_tensors,
+ferry_status inspect_print_table(const inspected *it, const inspect_request *request,
                                  ferry_error *error)
 {
     inspect_groups groups;
@@ -149,8 +168,8 @@ ferry_status inspect_print_table(const inspected *it, const char *path, bool all
     if (status != FERRY_OK) {
         return status;
     }
-    print_head(it, path);
-    status = print_parts(it, &groups, all_tensors, error);
+    print_head(it, request->path);
+    status = print_parts(it, request, &groups, error);
     inspect_groups_free(&groups);
     return status;
 }

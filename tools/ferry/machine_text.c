@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "machine_text.h"
 
-#include "plan.h"
+#include "units.h"
 
 #include <stdio.h>
 
@@ -15,9 +15,9 @@ void print_machine(const ferry_machine *machine)
     if (machine->huge_page_bytes == 0) {
         printf("  huge pages           none\n");
     } else {
-        printf("  huge pages           of %s, %llu free for shared memory\n",
+        printf("  huge pages           of %s, %s free for shared memory\n",
                format_bytes((double)machine->huge_page_bytes, text[0]),
-               (unsigned long long)machine->n_free_huge_pages);
+               format_count(machine->n_free_huge_pages, text[1]));
     }
     printf("  cross-memory attach  %s\n", machine->cross_memory_attach ? "allowed" : "denied");
     if (machine->copy_gbytes_per_s > 0) {

@@ -2,6 +2,7 @@
 #include "commands.h"
 
 #include "options.h"
+#include "terminal.h"
 
 #include <ferry/ferry.h>
 
@@ -58,14 +59,16 @@ static void print_overview(FILE *stream)
 
 int fail(const char *name, const char *sentence)
 {
-    fprintf(stderr, "ferry %s: %s\n", name, sentence);
+    terminal_clear_line();
+    fprintf(stderr, "%sferry %s:%s %s\n", terminal_begin(COLOUR_ERROR), name, terminal_end(),
+            sentence);
     return EXIT_FAILED;
 }
 
 int fail_usage(const char *name, const char *format, ...)
 {
     va_list arguments;
-    fprintf(stderr, "ferry %s: ", name);
+    fprintf(stderr, "%sferry %s:%s ", terminal_begin(COLOUR_ERROR), name, terminal_end());
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
     va_end(arguments);

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include "terminal.h"
+
 #include <getopt.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -149,6 +151,16 @@ static int fail_option(const command *c, const getopt_table *table, int found, c
     return fail_unknown(c, table, word);
 }
 
+/* What is alike in all commands is applied here. */
+static int apply_one(int id, apply_option_fn apply, void *request)
+{
+    if (id == OPTION_QUIET_ID || id == OPTION_VERBOSE_ID) {
+        terminal_set_loudness(id == OPTION_QUIET_ID ? LOUDNESS_QUIET : LOUDNESS_VERBOSE);
+        return EXIT_DONE;
+    }
+    return apply(id, request);
+}
+
 /* Short forms come back as their letters. */
 static int id_of(const command *c, int found)
 {
@@ -172,7 +184,7 @@ int parse_options(const command *c, int argc, char **argv, apply_option_fn apply
         if (found == ':' || found == '?') {
             return fail_option(c, &table, found, argv);
         }
-        status = apply(id_of(c, found), request);
+        status = apply_one(id_of(c, found), apply, request);
     }
     return status;
 }

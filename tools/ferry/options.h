@@ -20,7 +20,7 @@ typedef struct option_row {
     char        letter; /* of its short form (optional) */
 } option_row;
 
-enum { OPTION_HEADING_ID = -1, OPTION_NOTE_ID = -2 };
+enum { OPTION_HEADING_ID = -1, OPTION_NOTE_ID = -2, OPTION_QUIET_ID = -3, OPTION_VERBOSE_ID = -4 };
 
 /* clang-format off */
 #define OPTION(name_of, value_of, number, words_for_people) \
@@ -31,6 +31,12 @@ enum { OPTION_HEADING_ID = -1, OPTION_NOTE_ID = -2 };
 #define OPTION_HEADING(heading) {.id = OPTION_HEADING_ID, .text = heading}
 /* Lines between options, printed as they are. */
 #define OPTION_NOTE(lines) {.id = OPTION_NOTE_ID, .text = lines}
+/* What a command says on stderr: two options that are read in one place for all (terminal.h). */
+#define OPTION_LOUDNESS \
+    {.name = "quiet", .letter = 'q', .id = OPTION_QUIET_ID, .text = \
+     "print errors only, and what other options ask for; -q is the same"}, \
+    {.name = "verbose", .letter = 'v', .id = OPTION_VERBOSE_ID, .text = \
+     "say on stderr what was done and how long it took; -v is the same"}
 /* Options that ranks get from the command that starts them. */
 #define OPTION_HIDDEN(option, number) {.name = option, .id = number}
 #define OPTION_END {.id = 0}

@@ -42,8 +42,6 @@ bool         plan_is_saved(const char *path);
 ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
                        ferry_error *error);
 
-/* "1.25 GiB"; exact below a KiB. Returns text. */
-const char *format_bytes(double bytes, char text[32]);
 
 /* For people, on stdout. EXIT_DONE, or EXIT_FAILED after a sentence on stderr. */
 int plan_print_table(const plan_request *request, const ferry_plan *plan);

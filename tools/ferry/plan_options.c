@@ -23,12 +23,13 @@ enum {
 };
 
 const option_row plan_option_rows[] = {
+    OPTION_LOUDNESS,
     OPTION("json", NULL, OPT_JSON, "print ferry.plan/1 for machines, streamed"),
     OPTION("summary", NULL, OPT_SUMMARY, "leave the moves and batches out of --json"),
     OPTION("rank", "R", OPT_RANK,
            "only the moves and batches that rank R sends or receives; ids stay the same"),
     REPLICA_ROW,
-    SUBSET_ROW("destination tensors"),
+    PATTERN_ROWS("destination tensors"),
     OPTION(
         "without", "RANKS", OPT_WITHOUT,
         "plan again after RANKS (3,7) were lost: nothing comes from them or goes to them. Status 1 "
@@ -199,6 +200,8 @@ static int apply_option(int option, void *request)
         r->has_rank = true;
         return EXIT_DONE;
     case SHARED_OPT_REPLICA:
+    case SHARED_OPT_INCLUDE:
+    case SHARED_OPT_EXCLUDE:
     case SHARED_OPT_SUBSET:
         r->has_planning_option = true;
         return apply_planning_option("plan", option, &r->planning);
@@ -222,7 +225,8 @@ static int check_together(plan_request *r)
         return fail_usage("plan", "--summary goes with --json");
     }
     if (r->prove && r->planning.subset != NULL) {
-        return fail_usage("plan", "--prove takes whole plans, so it does not go with --subset");
+        return fail_usage("plan", "--prove takes whole plans, so it does not go with --include, "
+                                  "--exclude and --subset");
     }
     if (r->prove && r->planning.n_lost_ranks > 0) {
         return fail_usage("plan", "--prove takes whole plans, so it does not go with --without");

@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include "commands.h"
+#include "units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,8 @@ static const char *format_time(const ferry_schedule_report *report, double time,
 {
     double percent = whole > 0 ? 100 * time / whole : 0;
     if (report->has_seconds) {
-        snprintf(text, 64, "%.4g s (%.1f %%)", time, percent);
+        char seconds[UNIT_TEXT_BYTES];
+        snprintf(text, 64, "%s (%.1f %%)", format_seconds(time, seconds), percent);
     } else {
         snprintf(text, 64, "%.1f %%", percent);
     }
@@ -64,26 +66,27 @@ static void print_head(const plan_request *r)
                                              [FERRY_SCHEDULE_FIRST_FIT]      = "first fit",
                                              [FERRY_SCHEDULE_FIRST_FIT_HALF] = "first fit"};
     const ferry_schedule_options *o       = &r->scheduling;
-    char                          slot[32];
+    char                          slot[32], most[32];
     uint64_t slot_bytes = o->slot_bytes == 0 ? FERRY_SLOT_BYTES : o->slot_bytes;
-    printf("\nSchedule: %s, %s duplex, batches of at most %s and %u segments%s\n", rules[o->rule],
+    printf("\nSchedule: %s, %s duplex, batches of at most %s and %s segments%s\n", rules[o->rule],
            o->duplex == FERRY_DUPLEX_HALF ? "half" : "full", format_bytes((double)slot_bytes, slot),
-           o->max_tasks == 0 ? FERRY_MAX_TASKS : o->max_tasks, o->no_relays ? ", no relays" : "");
+           format_count(o->max_tasks == 0 ? FERRY_MAX_TASKS : o->max_tasks, most),
+           o->no_relays ? ", no relays" : "");
 }
 
 static void print_report(const plan_request *r, const ferry_schedule_report *report)
 {
-    char bytes[32], relayed[32];
-    printf("  rounds        %u; the busiest rank sends or receives %u batches\n", report->rounds,
-           report->degree);
-    printf("  batches       %llu of %llu segments, %s, of which %s are relayed\n",
-           (unsigned long long)report->n_batches, (unsigned long long)report->n_segments,
+    char bytes[32], relayed[32], first[32], second[32];
+    printf("  rounds        %s; the busiest rank sends or receives %s batches\n",
+           format_count(report->rounds, first), format_count(report->degree, second));
+    printf("  batches       %s of %s segments, %s, of which %s are relayed\n",
+           format_count(report->n_batches, first), format_count(report->n_segments, second),
            format_bytes((double)report->bytes, bytes),
            format_bytes((double)report->relayed_bytes, relayed));
     if (report->has_seconds) {
-        printf("  predicted     %.6g s, %.1f %% of the optimum (%.4f times the bound)\n",
-               report->makespan, 100 / report->ratio, report->ratio);
-        printf("  bound         %.6g s, latency aside, by ", report->bound);
+        printf("  predicted     %s, %.1f %% of the optimum (%.4f times the bound)\n",
+               format_seconds(report->makespan, first), 100 / report->ratio, report->ratio);
+        printf("  bound         %s, latency aside, by ", format_seconds(report->bound, first));
     } else {
         printf("  predicted     %.1f %% of the optimum (%.4f times the bound); seconds need a "
                "\"cluster\" in the spec\n",
@@ -139,7 +142,7 @@ static ferry_status print_simulation(const ferry_schedule        *schedule,
     }
     printf("Simulated with %d slots to send from and %d to receive into:\n", SLOTS, SLOTS);
     if (report->has_seconds) {
-        printf("  takes         %.6g s\n", found.seconds);
+        printf("  takes         %s\n", format_seconds(found.seconds, text));
     } else {
         printf("  takes         %.4f times the bound\n", found.seconds / report->bound);
     }

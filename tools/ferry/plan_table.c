@@ -3,21 +3,10 @@
 #include "plan.h"
 
 #include "commands.h"
+#include "units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-const char *format_bytes(double bytes, char text[32])
-{
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    size_t                   unit    = 0;
-    while (bytes >= 1024 && unit + 1 < sizeof units / sizeof units[0]) {
-        bytes /= 1024;
-        unit++;
-    }
-    snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
-    return text;
-}
 
 typedef struct row {
     uint32_t         rank;
@@ -37,10 +26,10 @@ static int compare_busy(const void *a, const void *b)
 
 static void print_row(const row *r)
 {
-    char in[32], out[32], local[32];
-    printf("  %8u  %12s  %12s  %12s  %12llu\n", r->rank, format_bytes((double)r->bytes.in, in),
+    char in[32], out[32], local[32], moves[32];
+    printf("  %8u  %12s  %12s  %12s  %12s\n", r->rank, format_bytes((double)r->bytes.in, in),
            format_bytes((double)r->bytes.out, out), format_bytes((double)r->bytes.local, local),
-           (unsigned long long)r->bytes.n_moves);
+           format_count(r->bytes.n_moves, moves));
 }
 
 enum { ALL_ROWS = 16, BUSIEST_ROWS = 8 };
@@ -78,7 +67,8 @@ static void print_bound(const ferry_plan_bound *bound)
         return;
     }
     if (bound->has_seconds) {
-        printf("%.6g s, ", bound->seconds);
+        char text[UNIT_TEXT_BYTES];
+        printf("%s, ", format_seconds(bound->seconds, text));
     }
     printf("by %s of rank %u: %s\n", ferry_bound_reason_name(bound->reason), bound->rank,
            reason_in_words(bound->reason));
@@ -104,12 +94,13 @@ static void print_balance(const row *rows, uint32_t n, const ferry_plan_bound *b
 static void print_totals(const ferry_plan *plan, const ferry_plan_totals *totals,
                          const ferry_plan_statistics *statistics)
 {
-    char digest[33], moved[32], local[32], total[32];
+    char digest[33], moved[32], local[32], total[32], tensors[32], classes[32], ranks[32],
+        moves[32];
     ferry_plan_digest(plan, digest);
-    printf("%llu tensors in %llu layout classes, %u ranks, %llu moves\n",
-           (unsigned long long)statistics->n_tensors,
-           (unsigned long long)statistics->layout_classes, ferry_plan_world_size(plan),
-           (unsigned long long)totals->n_moves);
+    printf("%s tensors in %s layout classes, %s ranks, %s moves\n",
+           format_count(statistics->n_tensors, tensors),
+           format_count(statistics->layout_classes, classes),
+           format_count(ferry_plan_world_size(plan), ranks), format_count(totals->n_moves, moves));
     printf("%s in all: %s between ranks, %s stay on their rank\n",
            format_bytes((double)totals->moved_bytes + (double)totals->local_bytes, total),
            format_bytes((double)totals->moved_bytes, moved),

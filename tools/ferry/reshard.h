@@ -15,7 +15,9 @@ typedef struct reshard_request {
     const char              *out;
     const char              *cast; /* as typed; NULL: none */
     bool                     dry_run;
-    bool                     resume;
+    bool                     resume; /* said, and what is done anyway */
+    bool                     restart;
+    uint64_t                 bytes_per_s; /* 0: as fast as it goes */
     bool                     json;
     ferry_conversion_options options;
 } reshard_request;

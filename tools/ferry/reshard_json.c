@@ -26,7 +26,7 @@ static void print_options(const reshard_request *r)
     print_text(",\"cast\":", r->cast);
     print_u64(",\"memory_cap\":", reshard_memory_cap(r));
     printf(",\"dry_run\":%s,\"resume\":%s}", r->dry_run ? "true" : "false",
-           r->resume ? "true" : "false");
+           r->restart ? "false" : "true");
 }
 
 static void print_side(const char *before, const char *path, bool is_sharded, size_t n_tensors,

@@ -16,6 +16,8 @@ enum {
     OPT_THREADS,
     OPT_PART_BYTES,
     OPT_RESUME,
+    OPT_RESTART,
+    OPT_BWLIMIT,
     OPT_JSON
 };
 
@@ -26,7 +28,7 @@ const option_row reshard_option_rows[] = {
         "architectures that ferry knows, of the axes pp, dp, ep and tp; or a ferry.layout/1 file, "
         "such as the ferry.layout.json of a sharded checkpoint"),
     OPTION("out", "DST", OPT_OUT, "the folder to write"),
-    SUBSET_ROW("tensors"),
+    PATTERN_ROWS("tensors"),
     OPTION_WORDS("bf16 f16 f32 f8e4m3", "cast", "TYPE", OPT_CAST,
                  "make all floating tensors bf16, f16, f32 or f8e4m3"),
     OPTION(
@@ -37,13 +39,15 @@ const option_row reshard_option_rows[] = {
            "the most memory for buffers, at least 1M; default 256M"),
     OPTION("threads", "N", OPT_THREADS,
            "threads that read, copy and write; default the cores, at most 16"),
+    OPTION("bwlimit", "RATE", OPT_BWLIMIT,
+           "read and write no more than so many bytes a second, both together: 200M, 1G"),
     OPTION("part-bytes", "SIZE", OPT_PART_BYTES,
            "with --to hf: the most tensor bytes of a file, unless one tensor has more; default "
            "5000000000"),
-    OPTION(
-        "resume", NULL, OPT_RESUME,
-        "go on where an equal run was interrupted, or begin; and if this one is interrupted, keep "
-        "what the next needs"),
+    OPTION("restart", NULL, OPT_RESTART,
+           "begin anew: do not go on with what an earlier run to DST has left"),
+    OPTION_HIDDEN("resume", OPT_RESUME), /* what every run does; scripts say it */
+    OPTION_LOUDNESS,
     OPTION("json", NULL, OPT_JSON, "print ferry.reshard/1 for machines"),
     OPTION_END};
 
@@ -66,6 +70,8 @@ static int apply_number_option(int option, reshard_request *r)
     case OPT_THREADS:
         return parse_count("reshard", "--threads", optarg, MOST_FILE_THREADS,
                            &r->options.n_threads);
+    case OPT_BWLIMIT:
+        return parse_size("reshard", "--bwlimit", optarg, &r->bytes_per_s);
     case OPT_PART_BYTES:
         return parse_size("reshard", "--part-bytes", optarg, &r->options.part_bytes);
     default:
@@ -83,9 +89,10 @@ static int apply_option(int option, void *request)
     case OPT_OUT:
         r->out = optarg;
         return EXIT_DONE;
+    case SHARED_OPT_INCLUDE:
+    case SHARED_OPT_EXCLUDE:
     case SHARED_OPT_SUBSET:
-        r->options.subset = optarg;
-        return EXIT_DONE;
+        return add_pattern("reshard", option, optarg, &r->options.subset);
     case OPT_CAST:
         return parse_cast(r);
     case OPT_DRY_RUN:
@@ -93,6 +100,9 @@ static int apply_option(int option, void *request)
         return EXIT_DONE;
     case OPT_RESUME:
         r->resume = true;
+        return EXIT_DONE;
+    case OPT_RESTART:
+        r->restart = true;
         return EXIT_DONE;
     case OPT_JSON:
         r->json = true;
@@ -112,16 +122,19 @@ static int check_together(const reshard_request *r)
     if (r->out == NULL || *r->out == '\0') {
         return fail_usage("reshard", "--out DST is missing: the folder to write");
     }
+    if (r->resume && r->restart) {
+        return fail_usage("reshard", "--resume, which every run does by itself, does not go with "
+                                     "--restart");
+    }
     if (r->options.part_bytes != 0 && strcmp(r->to, "hf") != 0) {
         return fail_usage("reshard", "--part-bytes goes with --to hf");
     }
     return EXIT_DONE;
 }
 
-int reshard_parse_arguments(int argc, char **argv, reshard_request *request_out)
+static int parse(int argc, char **argv, reshard_request *r)
 {
-    reshard_request r      = {.options = FERRY_CONVERSION_OPTIONS_INIT};
-    int             status = parse_options(&command_reshard, argc, argv, apply_option, &r);
+    int status = parse_options(&command_reshard, argc, argv, apply_option, r);
     if (status != EXIT_DONE) {
         return status;
     }
@@ -130,10 +143,12 @@ int reshard_parse_arguments(int argc, char **argv, reshard_request *request_out)
                           optind == argc ? "a checkpoint is missing"
                                          : "there is more than one checkpoint");
     }
-    r.source = argv[optind];
-    status   = check_together(&r);
-    if (status == EXIT_DONE) {
-        *request_out = r;
-    }
-    return status;
+    r->source = argv[optind];
+    return check_together(r);
+}
+
+int reshard_parse_arguments(int argc, char **argv, reshard_request *request_out)
+{
+    *request_out = (reshard_request){.options = FERRY_CONVERSION_OPTIONS_INIT};
+    return parse(argc, argv, request_out);
 }

@@ -3,7 +3,8 @@
 #include "reshard.h"
 
 #include "checkpoint_text.h"
-#include "plan.h"
+#include "terminal.h"
+#include "units.h"
 
 #include <string.h>
 
@@ -16,15 +17,16 @@ static const char *tell_kind(bool is_sharded)
 static void print_head(const reshard_report *report)
 {
     const ferry_conversion_totals *t = &report->totals;
-    char                           text[2][32];
-    printf("From       %s: %s, %zu tensor%s, %s in %zu file%s\n", report->request->source,
-           tell_kind(report->source.is_sharded), report->source.n_tensors,
-           plural(report->source.n_tensors),
-           format_bytes((double)report->source.file_bytes, text[0]), report->source.n_files,
-           plural(report->source.n_files));
-    printf("To         %s: %s, %zu tensor%s, %s in %zu file%s\n", report->request->out,
-           tell_kind(t->is_sharded), t->n_tensors, plural(t->n_tensors),
-           format_bytes((double)t->file_bytes, text[1]), t->n_files, plural(t->n_files));
+    const ferry_checkpoint_totals *s = &report->source;
+    char                           text[3][UNIT_TEXT_BYTES];
+    printf("From       %s: %s, %s tensor%s, %s in %s file%s\n", report->request->source,
+           tell_kind(s->is_sharded), format_count(s->n_tensors, text[0]), plural(s->n_tensors),
+           format_bytes((double)s->file_bytes, text[1]), format_count(s->n_files, text[2]),
+           plural(s->n_files));
+    printf("To         %s: %s, %s tensor%s, %s in %s file%s\n", report->request->out,
+           tell_kind(t->is_sharded), format_count(t->n_tensors, text[0]), plural(t->n_tensors),
+           format_bytes((double)t->file_bytes, text[1]), format_count(t->n_files, text[2]),
+           plural(t->n_files));
 }
 
 static ferry_status file_at(const void *of, size_t index, ferry_checkpoint_file *file_out,
@@ -77,9 +79,9 @@ static ferry_status print_dry_run(const reshard_report *report, ferry_error *err
     printf("Memory     at most %s for buffers\n",
            format_bytes((double)reshard_memory_cap(report->request), text[2]));
     if (report->has_estimate && report->estimate < 0.1) {
-        printf("Takes      less than 0.1 s\n");
+        printf("Takes      less than 100 ms\n");
     } else if (report->has_estimate) {
-        printf("Takes      about %.1f s\n", report->estimate);
+        printf("Takes      about %s\n", format_seconds(report->estimate, text[0]));
     } else {
         printf("Takes      unknown: this file system cannot be tried\n");
     }
@@ -91,19 +93,20 @@ static void print_result(const reshard_report *report)
 {
     const ferry_conversion_result *r = &report->result;
     uint64_t new                     = r->written_bytes - r->resumed_bytes;
-    char text[3][32];
+    char text[3][UNIT_TEXT_BYTES];
     printf("Read       %s\n", format_bytes((double)report->totals.read_bytes, text[0]));
-    printf("Written    %s in %.3f s", format_bytes((double)r->written_bytes, text[1]), r->seconds);
-    if ((double)new >= 5e6 * r->seconds) { /* less would be printed as 0.00 */
-        printf(", %.2f GB/s", (double)new / r->seconds / 1e9);
+    printf("Written    %s in %s", format_bytes((double)r->written_bytes, text[1]),
+           format_seconds(r->seconds, text[0]));
+    if (new > 0 && r->seconds > 0) {
+        printf(", %s", format_rate((double)new / r->seconds, text[0]));
     }
-    printf("; copying took %.3f s of that\n", r->copy_seconds);
+    printf("; copying took %s of that\n", format_seconds(r->copy_seconds, text[0]));
     if (r->resumed_bytes > 0) {
         printf("Resumed    %s of it had been written before\n",
                format_bytes((double)r->resumed_bytes, text[2]));
     }
     if (r->n_checked > 0) {
-        printf("Checksums  %llu of the source were compared\n", (unsigned long long)r->n_checked);
+        printf("Checksums  %s of the source were compared\n", format_count(r->n_checked, text[0]));
     } else {
         printf("Checksums  none of the source were compared\n");
     }
@@ -135,9 +138,11 @@ static void note_left_out(const reshard_report *report)
         ferry_conversion_other other = FERRY_CONVERSION_OTHER_INIT;
         if (ferry_conversion_other_at(report->conversion, i, &other, NULL) == FERRY_OK &&
             other.left_out != NULL && !is_safetensors(other.name)) {
-            fputs("ferry reshard: note: not copied: ", stderr);
-            print_name(stderr, other.name);
-            fprintf(stderr, ": %s\n", other.left_out);
+            if (terminal_begin_note("reshard")) {
+                fputs("not copied: ", stderr);
+                print_name(stderr, other.name);
+                fprintf(stderr, ": %s\n", other.left_out);
+            }
         }
     }
 }
@@ -148,13 +153,12 @@ void reshard_print_note(const reshard_report *report)
     if (!report->request->dry_run) { /* which lists them */
         note_left_out(report);
     }
-    if (n == 0) {
+    if (n == 0 || !terminal_begin_note("reshard")) {
         return;
     }
     fprintf(stderr,
-            "ferry reshard: note: no built-in rule knows %zu tensor%s, which every rank of a stage "
-            "gets whole: ",
-            n, plural(n));
+            "no built-in rule knows %zu tensor%s, which every rank of a stage gets whole: ", n,
+            plural(n));
     for (size_t i = 0; i < n && i < NOTED_NAMES; i++) {
         fputs(i == 0 ? "" : ", ", stderr);
         print_name(stderr, ferry_conversion_replicated_at(report->conversion, i));

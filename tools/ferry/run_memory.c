@@ -2,7 +2,7 @@
 /* The memory that shards lie in: one piece for each side of a rank. */
 #include "run.h"
 
-#include "plan.h"
+#include "units.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -57,11 +57,12 @@ const option_row run_option_rows[] = {
         "bytes are staged"),
     NO_RELAYS_ROW,
     REPLICA_ROW,
-    SUBSET_ROW("destination tensors"),
+    PATTERN_ROWS("destination tensors"),
     OPTION(
         "trace", "FILE", OPT_TRACE,
         "write the timelines of the plan's schedule and of the last run, side by side, to FILE: a "
         "Chrome trace, which opens in Perfetto"),
+    OPTION_LOUDNESS,
     OPTION("json", NULL, OPT_JSON, "print ferry.run/1 for machines"),
     JOIN_ROW,
     OPTION_HIDDEN("started", OPT_STARTED),
@@ -162,6 +163,8 @@ static int apply_option(int option, void *request)
     case OPT_DEADLINE:
         return parse_deadline(r);
     case SHARED_OPT_REPLICA:
+    case SHARED_OPT_INCLUDE:
+    case SHARED_OPT_EXCLUDE:
     case SHARED_OPT_SUBSET:
         r->has_planning_option = true;
         return apply_planning_option("run", option, &r->planning);

@@ -8,12 +8,13 @@
 #include "commands.h"
 #include "plan.h"
 #include "run_walk.h"
+#include "terminal.h"
+#include "units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 static const double PROBE_SECONDS = 0.3;
 
@@ -66,18 +67,20 @@ static void show(void *context, uint64_t done, uint64_t total)
 {
     rank_run *run = context;
     double    now = run_now();
-    char      text[2][32];
+    char      size[UNIT_TEXT_BYTES], before[64], behind[64];
     if (run->doing == NULL || now < run->shown + SHOW_SECONDS) {
         return;
     }
     run->shown = now;
-    fprintf(stderr, "\r\033[K%s", run->doing);
+    snprintf(before, sizeof before, "%s", run->doing);
     if (run->number > 0) {
-        fprintf(stderr, ", run %u of %u", run->number, run->results.n_runs);
+        snprintf(before, sizeof before, "%s, run %u of %u", run->doing, run->number,
+                 run->results.n_runs);
     }
-    fprintf(stderr, ": %s of %s on rank 0", format_bytes((double)done, text[0]),
-            format_bytes((double)total, text[1]));
-    fflush(stderr);
+    double share = total == 0 ? 0 : (double)done / (double)total;
+    snprintf(behind, sizeof behind, "%.0f%% of %s on rank 0", 100 * share,
+             format_bytes((double)total, size));
+    terminal_put_bar(before, share, behind);
 }
 
 static bool show_service(void *context, const ferry_progress *progress)
@@ -91,13 +94,15 @@ static void begin_showing(rank_run *run, const char *what)
     if (run->doing != NULL) {
         run->doing = what;
     }
+    if (run->rank == 0) {
+        terminal_step("run", "%s", what);
+    }
 }
 
 static void end_showing(const rank_run *run)
 {
     if (run->doing != NULL) {
-        fprintf(stderr, "\r\033[K");
-        fflush(stderr);
+        terminal_clear_line();
     }
 }
 
@@ -162,7 +167,7 @@ static ferry_status open_world(rank_run *run, ferry_error *error)
     run->rank            = ferry_world_rank(run->world);
     run->results.n_ranks = ferry_world_n_ranks(run->world);
     run->results.n_nodes = ferry_world_n_nodes(run->world);
-    run->doing           = run->rank == 0 && isatty(STDERR_FILENO) ? "planning" : NULL;
+    run->doing           = run->rank == 0 && terminal_of_stderr().is_live ? "planning" : NULL;
     if (run->plan == NULL) {
         status    = plan_open(run->request->path, &run->request->planning, &run->own_plan, error);
         run->plan = run->own_plan;
@@ -479,7 +484,7 @@ static ferry_status tell_results(rank_run *run, ferry_error *error)
     if (status == FERRY_OK && run->rank == 0) {
         if (run->request->json) {
             run_print_json(run->request, run->plan, &all, &summary);
-        } else {
+        } else if (terminal_loudness() != LOUDNESS_QUIET) {
             run_print_table(run->request, &all, &summary);
         }
     }

@@ -4,6 +4,7 @@
 
 #include "plan.h"
 #include "run_walk.h"
+#include "units.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "run.h"
 
 #include "checkpoint_text.h"
-#include "plan.h"
+#include "units.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,10 +14,10 @@ static const char *const phase_titles[RUN_PHASES] = {
 
 static void print_head(const run_request *r, const run_results *all, const run_summary *s)
 {
-    char        text[4][32];
+    char        text[4][32], tensors[32], moves[32];
     const char *slash = strrchr(r->path, '/');
-    printf("%s: %llu tensor%s, %s on %u rank%s to %s on %u rank%s",
-           slash == NULL ? r->path : slash + 1, (unsigned long long)s->plan.n_tensors,
+    printf("%s: %s tensor%s, %s on %u rank%s to %s on %u rank%s",
+           slash == NULL ? r->path : slash + 1, format_count(s->plan.n_tensors, tensors),
            plural(s->plan.n_tensors), format_bytes((double)s->source_bytes, text[0]),
            s->source_ranks, plural(s->source_ranks),
            format_bytes((double)s->destination_bytes, text[1]), s->destination_ranks,
@@ -28,43 +28,47 @@ static void print_head(const run_request *r, const run_results *all, const run_s
     if (all->n_nodes > 1) {
         printf(", on %u nodes", all->n_nodes);
     }
-    printf("\n%llu move%s: %s between ranks, %s stay on their rank\n",
-           (unsigned long long)s->totals.n_moves, plural(s->totals.n_moves),
+    printf("\n%s move%s: %s between ranks, %s stay on their rank\n",
+           format_count(s->totals.n_moves, moves), plural(s->totals.n_moves),
            format_bytes((double)s->totals.moved_bytes, text[2]),
            format_bytes((double)s->totals.local_bytes, text[3]));
 }
 
 static void print_phases(const run_summary *s)
 {
-    printf("\n%-16s  %10s  %10s  %10s  %12s\n", "Seconds of", "least", "median", "most",
+    printf("\n%-16s  %10s  %10s  %10s  %12s\n", "Time of", "least", "median", "most",
            "slowest rank");
     for (uint32_t i = 0; i < RUN_PHASES; i++) {
         const run_phase *p = &s->phases[i];
         if (p->most <= 0) {
             continue; /* there was nothing of that kind */
         }
-        printf("  %-14s  %10.6f  %10.6f  %10.6f  %12u\n", phase_titles[i], p->least, p->median,
-               p->most, p->slowest);
+        char text[3][UNIT_TEXT_BYTES];
+        printf("  %-14s  %10s  %10s  %10s  %12u\n", phase_titles[i],
+               format_seconds(p->least, text[0]), format_seconds(p->median, text[1]),
+               format_seconds(p->most, text[2]), p->slowest);
     }
 }
 
 static void print_rate(const run_request *r, const run_results *all, const run_summary *s)
 {
-    printf("\nMoved in   %.6f s, the median of %u run%s (%.6f .. %.6f)\n", s->median, r->iterations,
-           plural(r->iterations), s->least, s->most);
-    printf("Rate       %.2f GB/s\n", s->bytes_per_s / 1e9);
+    char text[3][UNIT_TEXT_BYTES];
+    printf("\nMoved in   %s, the median of %u run%s (%s .. %s)\n",
+           format_seconds(s->median, text[0]), r->iterations, plural(r->iterations),
+           format_seconds(s->least, text[1]), format_seconds(s->most, text[2]));
+    printf("Rate       %s\n", format_rate(s->bytes_per_s, text[0]));
     if (s->copy_bytes_per_s > 0) {
-        printf(
-            "Limit      %.2f GB/s is what %s %u CPU%s cop%s in memory: the rate is %.1f %% of it\n",
-            s->copy_bytes_per_s / 1e9, all->n_nodes > 1 ? "every node with its" : "all",
-            all->machine.n_cpus, plural(all->machine.n_cpus),
-            all->machine.n_cpus == 1 && all->n_nodes == 1 ? "ies" : "y",
-            100 * s->bytes_per_s / s->copy_bytes_per_s);
+        printf("Limit      %s is what %s %u CPU%s cop%s in memory: the rate is %.1f %% of it\n",
+               format_rate(s->copy_bytes_per_s, text[0]),
+               all->n_nodes > 1 ? "every node with its" : "all", all->machine.n_cpus,
+               plural(all->machine.n_cpus),
+               all->machine.n_cpus == 1 && all->n_nodes == 1 ? "ies" : "y",
+               100 * s->bytes_per_s / s->copy_bytes_per_s);
     }
     if (s->bound.has_seconds && s->bound.seconds > 0 && s->median > 0) {
-        printf("Bound      %.6f s on the spec's cluster, by %s of rank %u: %.1f %% reached\n",
-               s->bound.seconds, ferry_bound_reason_name(s->bound.reason), s->bound.rank,
-               100 * s->bound.seconds / s->median);
+        printf("Bound      %s on the spec's cluster, by %s of rank %u: %.1f %% reached\n",
+               format_seconds(s->bound.seconds, text[0]), ferry_bound_reason_name(s->bound.reason),
+               s->bound.rank, 100 * s->bound.seconds / s->median);
     }
 }
 
@@ -113,8 +117,8 @@ static void print_memory(const run_request *r, const run_summary *s)
     if (s->later_work == 0) {
         printf("           runs after the first planned, allocated and registered nothing\n");
     } else {
-        printf("           runs after the first planned, allocated or registered %llu times\n",
-               (unsigned long long)s->later_work);
+        printf("           runs after the first planned, allocated or registered %s times\n",
+               format_count(s->later_work, text[0]));
     }
 }
 
@@ -133,8 +137,9 @@ static void print_checks(const run_request *r, const run_summary *s)
         printf("Verified   nothing, as --verify none asks\n");
         return;
     }
-    printf("Verified   every byte of %llu destination shard%s, %s, after %s\n",
-           (unsigned long long)s->verified_shards, plural(s->verified_shards),
+    char shards[UNIT_TEXT_BYTES];
+    printf("Verified   every byte of %s destination shard%s, %s, after %s\n",
+           format_count(s->verified_shards, shards), plural(s->verified_shards),
            format_bytes((double)s->verified_bytes, text),
            r->verify == RUN_VERIFY_EACH ? "each run" : "the first and the last run");
 }

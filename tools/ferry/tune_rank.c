@@ -4,56 +4,10 @@
 
 #include "bench.h"
 #include "commands.h"
+#include "terminal.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
-
-/* ---- while it lasts, on rank 0's terminal ---- */
-
-typedef struct clock_line {
-    pthread_t   thread;
-    bool        runs;
-    atomic_bool ends;
-} clock_line;
-
-static void *show_clock(void *argument)
-{
-    static const struct timespec tick = {.tv_nsec = 100000000};
-
-    clock_line *line  = argument;
-    double      begin = bench_now(), shown = begin;
-    while (!atomic_load(&line->ends)) {
-        nanosleep(&tick, NULL);
-        if (bench_now() >= shown + 1) {
-            shown = bench_now();
-            fprintf(stderr, "\r\033[Kmeasuring: %.0f s", shown - begin);
-            fflush(stderr);
-        }
-    }
-    fprintf(stderr, "\r\033[K");
-    fflush(stderr);
-    return NULL;
-}
-
-/* Without a thread to show it nothing is shown. */
-static void begin_clock(clock_line *line, bool wanted)
-{
-    atomic_init(&line->ends, false);
-    line->runs = wanted && isatty(STDERR_FILENO) != 0 &&
-                 pthread_create(&line->thread, NULL, show_clock, line) == 0;
-}
-
-static void end_clock(clock_line *line)
-{
-    if (line->runs) {
-        atomic_store(&line->ends, true);
-        pthread_join(line->thread, NULL);
-    }
-}
 
 /* ---- what was measured ---- */
 
@@ -96,12 +50,11 @@ int tune_rank(const mixed_request *r, ferry_world *world)
 {
     ferry_error  error = {0};
     mixed_rank   rank;
-    clock_line   line;
     ferry_status status = mixed_open(r, world, &rank, &error);
     if (status == FERRY_OK) {
-        begin_clock(&line, rank.rank == 0);
-        status = ferry_mixed_comm_run_autotune(rank.comm, &error);
-        end_clock(&line);
+        terminal_clock *clock = rank.rank == 0 ? terminal_clock_begin("measuring") : NULL;
+        status                = ferry_mixed_comm_run_autotune(rank.comm, &error);
+        terminal_clock_end(clock);
     }
     if (status == FERRY_OK && rank.rank == 0) {
         status = tell(r, &rank, &error);

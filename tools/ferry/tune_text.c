@@ -3,6 +3,7 @@
 #include "tune.h"
 
 #include "bench.h"
+#include "units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +67,8 @@ static void print_cell(const ferry_mixed_timing *timing)
     if (timing == NULL || !(timing->seconds > 0)) {
         printf(" %11s  ", "-");
     } else {
-        printf(" %11.2f %c", timing->seconds * 1e6, timing->chosen ? '*' : ' ');
+        char text[UNIT_TEXT_BYTES];
+        printf(" %11s %c", format_seconds(timing->seconds, text), timing->chosen ? '*' : ' ');
     }
 }
 

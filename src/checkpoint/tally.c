@@ -1,0 +1,95 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/tally.h"
+
+#include "pack/cast.h"
+
+#include <math.h>
+#include <string.h>
+
+bool fy_tally_takes(uint32_t kind)
+{
+    return kind >= FERRY_F64 && kind <= FERRY_F4;
+}
+
+/* ---- types that no cast widens ---- */
+
+/* A power of two from 2^-127 on; all ones are NaN. */
+static void widen_f8e8m0(float *to, const uint8_t *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        to[i] = from[i] == 255 ? NAN : ldexpf(1, (int)from[i] - 127);
+    }
+}
+
+/* Two elements a byte, the first in the lower half: a sign, two bits of exponent, one behind. */
+static void widen_f4(float *to, const uint8_t *from, size_t n)
+{
+    static const float values[] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
+                                   -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    for (size_t i = 0; i < n; i++) {
+        to[i] = values[i % 2 == 0 ? from[i / 2] & 15 : from[i / 2] >> 4];
+    }
+}
+
+static void widen(uint32_t kind, const void *elements, size_t n, float *to)
+{
+    if (kind == FERRY_F8E8M0) {
+        widen_f8e8m0(to, elements, n);
+        return;
+    }
+    if (kind == FERRY_F4) {
+        widen_f4(to, elements, n);
+        return;
+    }
+    fy_cast cast = {.from_kind = kind, .to_kind = FERRY_F32, .n_rows = 1, .n_columns = n};
+    fy_area in   = fy_area_flat(0, n * fy_cast_element_bytes(kind));
+    fy_area out  = fy_area_flat(0, n * sizeof *to);
+    fy_area_cast(&cast, &out, to, &in, elements, 0, n);
+}
+
+/* ---- counting ---- */
+
+static inline void add(fy_tally *t, double value)
+{
+    if (isfinite(value)) {
+        bool is_first = t->n_elements == t->n_nan + t->n_infinite;
+        t->least      = is_first || value < t->least ? value : t->least;
+        t->most       = is_first || value > t->most ? value : t->most;
+        t->sum += value;
+    } else if (isnan(value)) {
+        t->n_nan++;
+    } else {
+        t->n_infinite++;
+    }
+    t->n_elements++;
+}
+
+static void add_f64(fy_tally *tally, const char *elements, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        double value;
+        memcpy(&value, elements + i * sizeof value, sizeof value);
+        add(tally, value);
+    }
+}
+
+static void add_f32(fy_tally *tally, const char *elements, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float value;
+        memcpy(&value, elements + i * sizeof value, sizeof value);
+        add(tally, (double)value);
+    }
+}
+
+void fy_tally_add(fy_tally *tally, uint32_t kind, const void *elements, size_t n, float *room)
+{
+    if (kind == FERRY_F64) {
+        add_f64(tally, elements, n);
+    } else if (kind == FERRY_F32) {
+        add_f32(tally, elements, n);
+    } else {
+        widen(kind, elements, n, room);
+        add_f32(tally, (const char *)room, n);
+    }
+}

@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Tests of what `ferry inspect` says beside tensors: statistics, checksums, metadata, other files.
+
+    check_inspect.py --ferry PATH [--only TEXT] [--seed N]
+
+What the elements are is worked out here from their bits, one by one. Prints the name of every
+failing case with its reason and exits 1.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import cases
+
+LIMIT_S = 120
+FERRY = ""
+FOLDER = Path()
+RNG = random.Random()
+
+
+def ask(*words):
+    done = subprocess.run([FERRY, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=LIMIT_S)
+    return done.returncode, done.stdout, done.stderr
+
+
+def good(*words):
+    status, out, err = ask(*words)
+    assert (status, err) == (0, ""), (words, status, err)
+    return out
+
+
+# ---- elements from bits --------------------------------------------------------------------------
+
+
+def small_float(bits, n_exponent, n_fraction, bias, has_infinity):
+    """A number of few bits, by the definition of its type."""
+    sign = -1.0 if bits >> (n_exponent + n_fraction) & 1 else 1.0
+    exponent = bits >> n_fraction & ((1 << n_exponent) - 1)
+    fraction = bits & ((1 << n_fraction) - 1)
+    if has_infinity and exponent == (1 << n_exponent) - 1:
+        return math.nan if fraction else sign * math.inf
+    if exponent == 0:
+        return sign * math.ldexp(fraction, 1 - bias - n_fraction)
+    return sign * math.ldexp((1 << n_fraction) + fraction, exponent - bias - n_fraction)
+
+
+def e4m3(bits):
+    """All ones are NaN, and there is no infinity."""
+    return math.nan if bits & 127 == 127 else small_float(bits, 4, 3, 7, False)
+
+
+def e8m0(bits):
+    return math.nan if bits == 255 else math.ldexp(1, bits - 127)
+
+
+def unpack(word, data):
+    """The elements of a tensor as Python's floats."""
+    if word == "F4":
+        return [small_float(nibble, 2, 1, 1, False) for byte in data
+                for nibble in (byte & 15, byte >> 4)]
+    size, decode = {"F64": (8, lambda b: struct.unpack("<d", struct.pack("<Q", b))[0]),
+                    "F32": (4, lambda b: struct.unpack("<f", struct.pack("<I", b))[0]),
+                    "BF16": (2, lambda b: struct.unpack("<f", struct.pack("<I", b << 16))[0]),
+                    "F16": (2, lambda b: small_float(b, 5, 10, 15, True)),
+                    "F8_E5M2": (1, lambda b: small_float(b, 5, 2, 15, True)),
+                    "F8_E4M3": (1, e4m3), "F8_E8M0": (1, e8m0)}[word]
+    return [decode(int.from_bytes(data[at:at + size], "little"))
+            for at in range(0, len(data), size)]
+
+
+def expected(word, data):
+    values = unpack(word, data)
+    finite = [value for value in values if math.isfinite(value)]
+    total = 0.0
+    for value in finite:
+        total += value
+    mean = total / len(finite) if finite else None
+    return {"elements": len(values), "nan": sum(map(math.isnan, values)),
+            "infinite": sum(map(math.isinf, values)),
+            "least": min(finite) if finite else None, "most": max(finite) if finite else None,
+            "mean": mean if finite and math.isfinite(mean) else None}
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------
+
+BITS = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+        "F4": 4, "I32": 32, "U8": 8, "BOOL": 8}
+
+
+def write(path, tensors, metadata=None):
+    """tensors: name -> (word, shape, data), in the order of their bytes."""
+    header, offset = {"__metadata__": metadata} if metadata else {}, 0
+    for name, (word, shape, data) in tensors.items():
+        header[name] = {"dtype": word, "shape": shape,
+                        "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text
+                     + b"".join(data for _, _, data in tensors.values()))
+
+
+def draw(word, shape):
+    n_bytes = math.prod(shape) * BITS[word] // 8
+    return word, shape, RNG.randbytes(n_bytes)
+
+
+def special(word, bits):
+    """A tensor of elements with these bits."""
+    size = BITS[word] // 8
+    return word, [len(bits)], b"".join(b.to_bytes(size, "little") for b in bits)
+
+
+def source():
+    """Random bits of every floating type: all numbers, NaN and infinities that it has."""
+    folder = FOLDER / "model"
+    folder.mkdir()
+    tensors = {}
+    for word in BITS:
+        rows = RNG.choice([4, 12, 64])
+        if word != "BOOL":
+            tensors["%s.matrix" % word] = draw(word, [rows, RNG.choice([8, 24, 56])])
+            tensors["%s.vector" % word] = draw(word, [RNG.choice([4, 8, 16])])
+    tensors["F32.large"] = draw("F32", [256, 512])
+    tensors["F32.nan"] = special("F32", [0x7fc00000, 0xffc00001, 0x7f800001])
+    tensors["F32.infinite"] = special("F32", [0x7f800000, 0xff800000])
+    tensors["F32.zeros"] = special("F32", [0x80000000, 0])
+    tensors["F32.negative"] = special("F32", [0xbf800000, 0xc0000000])
+    tensors["F64.huge"] = special("F64", [0x7fefffffffffffff] * 3)
+    tensors["F64.late"] = special("F64", [0x7ff8000000000000, 0x4000000000000000])
+    tensors["F16.none"] = ("F16", [0, 3], b"")
+    tensors["BOOL.x"] = ("BOOL", [2], b"\1\0")
+    tensors = {name: tensors[name]
+               for name in sorted(tensors, key=lambda n: (-BITS[tensors[n][0]], n))}
+    write(folder / "model.safetensors", tensors,
+          {"format": "pt", "long": "x" * 100, "odd": "a\nb"})
+    return folder, tensors
+
+
+def layout():
+    path = FOLDER / "layout.json"
+    path.write_text(json.dumps({
+        "format": "ferry.layout/1", "mesh": [["tp", 2], ["dp", 2]],
+        "rules": [{"match": "*.matrix", "shard": [{"dim": 1, "axis": "tp"}]},
+                  {"match": "F32.large", "shard": [{"dim": 0, "axis": "tp", "stride": 4},
+                                                   {"dim": 1, "axis": "dp"}]},
+                  {"match": "*"}]}))
+    return path
+
+
+def case_stats():
+    folder, tensors = source()
+    sharded = FOLDER / "sharded"
+    good("reshard", folder, "--to", layout(), "--out", sharded)
+    outputs = {good("inspect", path, "--stats", "--json", *words).partition('"files"')[0]
+               .partition('"tensors"')[2]
+               for path, words in ((folder, ()), (folder, ("--threads", 1, "--memory-cap", "1M")),
+                                   (folder, ("--threads", 7)), (folder / "model.safetensors", ()))}
+    assert len(outputs) == 1, "threads or memory change what is told"
+    for path in (folder, sharded):
+        about = json.loads(good("inspect", path, "--stats", "--json"))
+        found = {tensor["name"]: tensor["stats"] for tensor in about["tensors"]}
+        assert set(found) == set(tensors), set(found) ^ set(tensors)
+        for name, (word, _, data) in tensors.items():
+            wanted = None if word in ("I32", "U8", "BOOL") else expected(word, data)
+            assert found[name] == wanted, (path.name, name, found[name], wanted)
+    assert found["F32.nan"]["nan"] == 3 and found["F32.infinite"]["infinite"] == 2, found
+    assert any(stats and stats["nan"] for name, stats in found.items() if "F16" in name), found
+
+
+def case_stats_table():
+    folder, tensors = source()
+    lines = good("inspect", folder, "--stats").splitlines()
+    rows = {line.split()[-1]: line.split() for line in lines if line.startswith("  ")}
+    assert rows["F32.negative"][1:] == ["2", "-2", "-1", "-1.5", "0", "0", "F32.negative"], rows
+    assert rows["F32.nan"][1:] == ["3", "-", "-", "-", "3", "0", "F32.nan"], rows
+    assert rows["I32.vector"][2:] == ["-", "-", "-", "-", "-", "I32.vector"], rows
+    assert set(tensors) <= set(rows), set(tensors) - set(rows)
+
+
+def case_damage():
+    """Recorded checksums of what is read are compared."""
+    folder, _ = source()
+    sharded = FOLDER / "sharded"
+    good("reshard", folder, "--to", layout(), "--out", sharded)
+    path = sharded / "rank-00000.safetensors"
+    data = bytearray(path.read_bytes())
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    at = json.loads(data[8:begin])["F32.large"]["data_offsets"][0]
+    data[begin + at] ^= 1
+    path.write_bytes(data)
+    status, out, err = ask("inspect", sharded, "--stats")
+    assert (status, out) == (1, "") and "F32.large" in err and "damaged" in err, (status, err)
+    assert ask("inspect", sharded)[0] == 0, "without --stats no data are read"
+
+
+def case_about():
+    folder, tensors = source()
+    (folder / "config.json").write_bytes(b"{}")
+    (folder / "tokenizer.json").write_bytes(b"x" * 2048)
+    (folder / "pytorch_model.bin").write_bytes(b"y" * 10)
+    (folder / "sub").mkdir()
+    out = good("inspect", folder)
+    rows = [line.split() for line in out.splitlines()]
+    assert ["2.00", "KiB", "tokenizer.json"] in rows and ["2", "B", "config.json"] in rows, out
+    assert "pytorch_model.bin (not copied: " in out and "sub/ (not copied: " in out, out
+    assert ["format:", "pt"] in rows and "  odd: a?b\n" in out, out
+    assert "  long: %s... (100 bytes)\n" % ("x" * 60) in out, out
+    assert "\nChecksums: none are recorded\n" in out, out
+    about = json.loads(good("inspect", folder, "--json", "--checksums"))
+    assert about["metadata"] == {"format": "pt", "long": "x" * 100, "odd": "a\nb"}, about
+    others = {other["name"]: other for other in about["others"]}
+    assert set(others) == {"config.json", "tokenizer.json", "pytorch_model.bin", "sub/"}, others
+    assert others["tokenizer.json"]["bytes"] == 2048, others
+    assert [name for name, other in sorted(others.items()) if other["left_out"]] \
+        == ["pytorch_model.bin", "sub/"], others
+    assert about["checksums"] == 0 and {s["xxh3"] for s in about["shards"]} == {None}, about
+    assert {s["tensor"] for s in about["shards"]} == set(tensors), about["shards"]
+
+
+def case_checksums():
+    """Those that reshard has recorded, as they stand in the files."""
+    folder, _ = source()
+    sharded = FOLDER / "sharded"
+    good("reshard", folder, "--to", layout(), "--out", sharded)
+    wanted = {}
+    for path in sharded.glob("*.safetensors"):
+        data = path.read_bytes()
+        header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+        for key, value in header["__metadata__"].items():
+            if key.startswith("ferry.xxh3."):
+                wanted[path.name, key[len("ferry.xxh3."):]] = value
+    about = json.loads(good("inspect", sharded, "--json", "--checksums"))
+    found = {(s["file"], s["tensor"]): s["xxh3"] for s in about["shards"]}
+    assert len(wanted) > 50 and found == wanted and about["checksums"] == len(wanted), found
+    assert about["metadata"]["format"] == "pt" and not any(
+        key.startswith("ferry.") for key in about["metadata"]), about["metadata"]
+    out = good("inspect", sharded, "--checksums")
+    assert "\nChecksums: recorded of %d of %d tensors of the files\n" % (len(wanted), len(wanted)) \
+        in out, out
+    lines = out.partition("\nChecksums: ")[2].splitlines()
+    assert {line.split()[1] for line in lines if len(line.split()) == 5} == set(wanted.values())
+
+
+def case_plans_have_none():
+    spec = FOLDER / "spec.json"
+    side = {"mesh": [["tp", 2]], "rules": [{"match": "*"}]}
+    spec.write_text(json.dumps({
+        "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [8], "dtype": "f32"}],
+        "source": side, "destination": side}))
+    for option in ("--stats", "--checksums"):
+        status, out, err = ask("inspect", spec, option)
+        assert (status, out) == (2, "") and "go with checkpoints" in err, (status, err)
+
+
+def in_a_folder(function):
+    global FOLDER
+    with tempfile.TemporaryDirectory() as folder:
+        FOLDER = Path(folder)
+        function()
+
+
+def main():
+    global FERRY
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ferry", required=True)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    FERRY = os.path.realpath(arguments.ferry)
+    RNG.seed(arguments.seed)
+    return cases.run(cases.chosen(globals(), arguments.only), in_a_folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
