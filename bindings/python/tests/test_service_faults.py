@@ -207,9 +207,16 @@ def callback_that_cancels(rank, size):
 
 def cancelled_request(rank, size):
     service, _, other = make(rank, size, **SLOW)
-    if rank == 1:
-        hold_until(service, "cancelled")
+    begun = []
+
+    def stand(progress):
+        if begun:  # start() may call back, too, and who could cancel comes after it
+            mark("middle")
+            await_mark("cancelled")
+
+    service.set_progress(stand if rank == 1 else None)
     request = service.start()
+    begun.append(request)
     if rank == 1:
         def run():
             await_mark("middle")
