@@ -2,7 +2,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Runs what the pages show, and holds it against what they show of it.
 
-    run_blocks.py [--build FOLDER] [--long] [--patience N] [PAGE...]
+    run_blocks.py [--build FOLDER] [--needs WORD] [--patience N] [PAGE...]
 
 All pages, or those that are given. Each page gets a folder of its own in which the project's folders
 lie as in a clone, and `ferry`, built in FOLDER, is found. Its blocks run there one after the other:
@@ -15,7 +15,7 @@ lie as in a clone, and `ferry`, built in FOLDER, is found. Its blocks run there 
     json      a file that ferry reads, or a part of what it prints
     text      not at all
 
-pages.py says how a block tells that it is another case. --long runs only the pages with blocks that
+pages.py says how a block tells that it is another case. --needs runs only the pages with blocks that
 say what they need, those blocks included; without it these are left out. Whatever was not run is
 printed and counted; a block that is not run and does not say why is a failure.
 """
@@ -334,7 +334,7 @@ def run_page(page, arguments):
                 counts["not run"] += 1
                 print("not run: %s:%d: %s" % (where, block.line, reasons[0]))
                 continue
-            if needs and not arguments.long:
+            if needs and arguments.needs not in needs:
                 counts["left out"] += 1
                 print("left for the long tests: %s:%d: %s" % (where, block.line, needs[0]))
                 continue
@@ -357,10 +357,11 @@ def run_each(pages, arguments):
         blocks = split_page(page)[0]
         if all(block.language == "text" for block in blocks):
             continue
-        if arguments.long and not any(words_of(block, "needs") for block in blocks):
+        if arguments.needs and not any(
+                arguments.needs in words_of(block, "needs") for block in blocks):
             continue
         words = [sys.executable, __file__, "--alone", "--build", str(arguments.build),
-                 "--patience", str(arguments.patience)] + ["--long"] * arguments.long
+                 "--patience", str(arguments.patience), "--needs", arguments.needs]
         if subprocess.run([*words, str(page)], check=False).returncode != 0:
             failed.append(str(page))
         not_run += sum(bool(words_of(block, "not run")) for block in blocks)
@@ -377,13 +378,14 @@ def main():
     parser.add_argument("pages", nargs="*", metavar="PAGE", type=Path, help="default: all")
     parser.add_argument("--build", metavar="FOLDER", type=Path, default=ROOT / "build" / "release")
     parser.add_argument("--patience", metavar="N", type=int, default=1)
-    parser.add_argument("--long", action="store_true", help="the blocks that need something")
+    parser.add_argument("--needs", metavar="WORD", default="",
+                        help="also the blocks that need this, of the pages that have such")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     pages = [page.resolve() for page in arguments.pages] or all_pages(ROOT)
     try:
-        if arguments.long and not arguments.alone:
+        if arguments.needs == "torch" and not arguments.alone:
             try:
                 __import__("torch")
             except ImportError:
