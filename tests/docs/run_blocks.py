@@ -15,9 +15,10 @@ lie as in a clone, and `ferry`, built in FOLDER, is found. Its blocks run there 
     json      a file that ferry reads, or a part of what it prints
     text      not at all
 
-pages.py says how a block tells that it is another case. --needs runs only the pages with blocks that
-say what they need, those blocks included; without it these are left out. Whatever was not run is
-printed and counted; a block that is not run and does not say why is a failure.
+pages.py says how a block tells that it is another case. --needs WORD runs only the pages with
+blocks that say that they need WORD, those included; blocks that need anything else are left out.
+Whatever was not run is printed and counted; a block that is not run and does not say why is a
+failure.
 """
 
 import argparse
