@@ -455,6 +455,39 @@ static ferry_status repeat(const char *op, uint64_t count, uint64_t bytes, ferry
     return status;
 }
 
+/* Steps that cannot fail, but for those that there are not. */
+static ferry_status act(const char *op, const char *argument, ferry_error *error)
+{
+    double number = atof(argument);
+    if (strcmp(op, "swap") == 0) {
+        swap();
+    } else if (strcmp(op, "interrupts") == 0) {
+        interrupt(number);
+    } else if (strcmp(op, "sleep") == 0) {
+        sleep_for(number);
+    } else if (strcmp(op, "await") == 0) {
+        while (access(argument, F_OK) != 0) {
+            sleep_for(0.005);
+        }
+    } else if (strcmp(op, "signal") == 0) {
+        raise((int)number);
+    } else if (strcmp(op, "abort") == 0) {
+        ferry_world_abort(world, argument);
+    } else if (strcmp(op, "close") == 0) {
+        ferry_transport_close(transport);
+        transport = NULL;
+    } else if (strcmp(op, "destroy") == 0) {
+        set_abortable(NULL);
+        ferry_transport_close(transport);
+        ferry_world_destroy(world);
+        transport = NULL;
+        world     = NULL;
+    } else if (strcmp(op, "count") != 0) {
+        return wrong(error, "no such step");
+    }
+    return FERRY_OK;
+}
+
 static ferry_status run(const char *op, const char *argument, ferry_error *error)
 {
     double number = atof(argument);
@@ -499,33 +532,7 @@ static ferry_status run(const char *op, const char *argument, ferry_error *error
     if (strcmp(op, "both") == 0) {
         return both(seconds_of(argument), error);
     }
-    if (strcmp(op, "swap") == 0) {
-        swap();
-    } else if (strcmp(op, "interrupts") == 0) {
-        interrupt(number);
-    } else if (strcmp(op, "sleep") == 0) {
-        sleep_for(number);
-    } else if (strcmp(op, "await") == 0) {
-        while (access(argument, F_OK) != 0) {
-            sleep_for(0.005);
-        }
-    } else if (strcmp(op, "signal") == 0) {
-        raise((int)number);
-    } else if (strcmp(op, "abort") == 0) {
-        ferry_world_abort(world, argument);
-    } else if (strcmp(op, "close") == 0) {
-        ferry_transport_close(transport);
-        transport = NULL;
-    } else if (strcmp(op, "destroy") == 0) {
-        set_abortable(NULL);
-        ferry_transport_close(transport);
-        ferry_world_destroy(world);
-        transport = NULL;
-        world     = NULL;
-    } else if (strcmp(op, "count") != 0) {
-        return wrong(error, "no such step");
-    }
-    return FERRY_OK;
+    return act(op, argument, error);
 }
 
 static void report(const char *op, ferry_status status, double ms, const ferry_error *error)
