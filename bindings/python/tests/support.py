@@ -15,6 +15,7 @@ import ast
 import os
 import random
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -91,6 +92,33 @@ def is_marked(name: str) -> bool:
 def await_mark(name: str) -> None:
     """Until a rank has set the mark."""
     until(lambda: is_marked(name))
+
+
+def lose_in_a_run(service: Any, run: Callable[[], Any], dies: bool, name: str = "") -> None:
+    """A run of all ranks in the middle of which one is killed.
+
+    That one stands in its callback before it moves anything, so nobody can have come to the end, and
+    dies when all others have begun and have got bytes or asked for some in vain: however long the
+    machine keeps any rank off its cores.
+    """
+    n_calls, own = [0], service.my_pe
+    others = [rank for rank in range(service.n_pes) if rank != own]
+
+    def stand(progress: Any) -> None:
+        for rank in others:
+            await_mark("begun%s.%d" % (name, rank))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def tell(progress: Any) -> None:
+        n_calls[0] += 1
+        if progress.bytes_done > 0 or n_calls[0] == 5:
+            mark("begun%s.%d" % (name, own))
+
+    service.set_progress(stand if dies else tell)
+    try:
+        run()
+    finally:
+        service.set_progress(None)
 
 
 def meet(rank: int, size: int, name: str = "met") -> None:

@@ -11,7 +11,8 @@ import unittest
 import weakref
 
 import ferry
-from support import await_mark, is_in_use, is_marked, mark, meet, run_ranks, until
+from support import (await_mark, is_in_use, is_marked, lose_in_a_run, mark, meet, run_ranks,
+                     until)
 
 N_BYTES = 1 << 20
 SLOW = {"engines": "delay=50ms", "paths": "staged", "slot_bytes": 65536, "memory_cap": 512 << 10}
@@ -71,10 +72,6 @@ def hold_until(service, name):
         await_mark(name)
 
     service.set_progress(stand)
-
-
-def die_in_the_middle(progress):
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def outcome(call):
@@ -234,12 +231,12 @@ def killed(rank, size):
     kept = weakref.ref(mine)
     del mine
     meet(rank, size)  # whom the end of this rank found in schedule() would fail there
-    if rank == 1:
-        service.set_progress(die_in_the_middle)
     try:
-        service.run()
+        lose_in_a_run(service, service.run, rank == 1)
+        lost = ()
     except ferry.PeerLost as error:
         lost = error.ranks
+    assert lost == (1,), lost
     small = ferry.world().shrink()
     version = service.recover(small)
     ledger = service.take_ledger()
@@ -278,9 +275,7 @@ def goes_on_after_a_loss(rank, size):
     service.bind(ferry.plan(spec), sources, {"w": mine})
     service.schedule()
     meet(rank, size)
-    if rank == 1:
-        service.set_progress(die_in_the_middle)
-    assert outcome(service.run) == "PeerLost"
+    assert outcome(lambda: lose_in_a_run(service, service.run, rank == 1)) == "PeerLost"
     small = ferry.world().shrink()
     version = service.recover(small)
     ledger = service.take_ledger()

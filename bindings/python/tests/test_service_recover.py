@@ -11,7 +11,7 @@ import unittest
 import weakref
 
 import ferry
-from support import await_mark, is_in_use, mark, run_ranks, until
+from support import await_mark, is_in_use, lose_in_a_run, mark, run_ranks, until
 
 ROW = 128 << 10
 PART = ROW // 4
@@ -57,11 +57,6 @@ def check_rows(service, rank, version):
                                       for row in range(4)), one.name
 
 
-def die_in_the_middle(progress):
-    if progress.bytes_done < progress.bytes_total:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def meet():
     """All have ended the run before: who is killed from here on does not fail that one."""
     try:
@@ -70,16 +65,19 @@ def meet():
         pass  # one had met all, and died while others were still about to hear of it
 
 
-def lose(service, run, dies):
-    """A run in which a rank is killed."""
-    meet()
-    if dies:
-        service.set_progress(die_in_the_middle)
+def lost_in(run):
+    """The ranks that a run fails for."""
     try:
         run()
     except ferry.PeerLost as error:
         return error.ranks
     raise AssertionError("nobody was lost")
+
+
+def lose(service, run, dies):
+    """A run in which a rank is killed."""
+    meet()
+    return lost_in(lambda: lose_in_a_run(service, run, dies, "v%d" % service.version))
 
 
 def go_on(service, found, sources, rank):
@@ -172,7 +170,7 @@ def memory_of_ferry(rank, size):
         if rank == victim:
             os.kill(os.getpid(), signal.SIGKILL)
         fill(sources, rank, version + 1)
-        lose(service, service.run, False)
+        lost_in(service.run)
         version = go_on(service, service.recover_onto(spec_of()), sources, rank)
         paths.append(service.statistics().bytes_mapped != 0)
     watched = [weakref.ref(one.tensor) for one in service.destinations()]
@@ -261,7 +259,7 @@ def spare_ranks(rank, size):
         meet()
         if rank == 4:
             os.kill(os.getpid(), signal.SIGKILL)
-        lose(refit.service, refit.run, False)
+        lost_in(refit.run)
         heard.append(refit.recover(min_size=2))
         assert (heard[1].n_lost, heard[1].next) == (1, version + 1), heard
         fill(sources, rank, version + 1)
