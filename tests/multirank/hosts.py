@@ -16,7 +16,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import ranks
 from ranks import Ranks, check, environment, options
@@ -282,6 +284,23 @@ def case_partition_during_traffic():
         for r in (0, 1, 4, 5):
             check_told(world[r], ("ERR_PEER_LOST",), (2, 3), op="traffic")
         check_survivors(world, [0, 1, 4, 5])
+
+
+def case_partition_before_the_first_words():
+    """Engines connect when a rank first says something. Here every one of those connections is to
+    a machine that answers nothing, for which the kernel would wait some minutes."""
+    with Hosts(2) as hosts, Ranks() as world, tempfile.TemporaryDirectory() as folder:
+        cut = Path(folder) / "cut"
+        steps = ["create!", "open=ucx!", "first:%s" % cut, "destroy"]
+        for host in hosts.all:
+            host.run("sysctl", "-qw", "net.ipv4.tcp_syn_retries=8")
+        begin(world, hosts, steps=steps, FERRY_DEADLINE=10)  # so that nobody knows when they begin
+        partition(hosts, 1)
+        cut.touch()
+        world.wait(20)
+        for rank in world.all:
+            others = (2, 3) if rank.number < 2 else (0, 1)
+            check_told(rank, ("ERR_PEER_LOST",), others, op="first")
 
 
 def case_short_cut():

@@ -8,6 +8,7 @@
  *     broadcast:N        from each rank in turn     messages:N         around a ring, checked
  *     loop:SECONDS       all of these, at random, until an error or all agree that time is over
  *     open[=ENGINES]     a transport                traffic:SECONDS    puts and signals, checked
+ *     first:PATH         the first bytes between two machines, once there is a file
  *     wait:SECONDS       for a signal that nobody raises
  *     sleep:SECONDS      outside the library        await:PATH         a file, outside the library
  *     signal:NUMBER      to itself
@@ -228,6 +229,43 @@ static ferry_status traffic(double seconds, ferry_error *error)
     return status;
 }
 
+static void sleep_for(double seconds)
+{
+    struct timespec pause = {.tv_sec = (time_t)seconds};
+    pause.tv_nsec         = (long)((seconds - (double)pause.tv_sec) * 1e9);
+    while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {}
+}
+
+static void await(const char *path)
+{
+    while (access(path, F_OK) != 0) {
+        sleep_for(0.005);
+    }
+}
+
+/* The first bytes that an engine is given, to the rank half the way round, once there is a file. */
+static ferry_status say_first(const char *path, ferry_error *error)
+{
+    uint32_t      n      = ferry_world_n_ranks(world);
+    uint32_t      peer   = (ferry_world_rank(world) + n / 2) % n;
+    uint64_t      word   = 1;
+    ferry_buffer  source = ferry_buffer_of(&word, sizeof word);
+    ferry_region *region;
+    ferry_status  status = ferry_region_alloc(transport, 64, &region, error);
+    if (status == FERRY_OK) {
+        status = ferry_world_barrier(world, error);
+        await(path);
+        if (status == FERRY_OK) {
+            status = ferry_put(transport, peer, region, 0, &source, NULL, error);
+        }
+        if (status == FERRY_OK) {
+            status = ferry_flush(transport, FERRY_ANY_RANK, NULL, error);
+        }
+        ferry_region_free(region);
+    }
+    return status;
+}
+
 static ferry_status wait_for_ever(double seconds, ferry_error *error)
 {
     ferry_region *region;
@@ -436,13 +474,6 @@ static ferry_status create_from_file(const char *text, ferry_error *error)
     return ferry_world_create_from_file(path, rank, n, NULL, &world, error);
 }
 
-static void sleep_for(double seconds)
-{
-    struct timespec pause = {.tv_sec = (time_t)seconds};
-    pause.tv_nsec         = (long)((seconds - (double)pause.tv_sec) * 1e9);
-    while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {}
-}
-
 static ferry_status repeat(const char *op, uint64_t count, uint64_t bytes, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
@@ -466,9 +497,7 @@ static ferry_status act(const char *op, const char *argument, ferry_error *error
     } else if (strcmp(op, "sleep") == 0) {
         sleep_for(number);
     } else if (strcmp(op, "await") == 0) {
-        while (access(argument, F_OK) != 0) {
-            sleep_for(0.005);
-        }
+        await(argument);
     } else if (strcmp(op, "signal") == 0) {
         raise((int)number);
     } else if (strcmp(op, "abort") == 0) {
@@ -513,6 +542,9 @@ static ferry_status run(const char *op, const char *argument, ferry_error *error
     }
     if (strcmp(op, "traffic") == 0) {
         return traffic(number, error);
+    }
+    if (strcmp(op, "first") == 0) {
+        return say_first(argument, error);
     }
     if (strcmp(op, "wait") == 0) {
         return wait_for_ever(number, error);

@@ -34,6 +34,24 @@ static void test_networks(void **state)
     }
 }
 
+static void test_tcp(void **state)
+{
+    (void)state;
+    static const print_row rows[] = {
+        {"", false},
+        {"tcp/eth0", false},
+        {DEVICE("self/memory") DEVICE("sysv/memory"), false},
+        {DEVICE("rc_verbs/mlx5_0:1") DEVICE("something/tcp/"), false},
+        {DEVICE("rc_verbs/mlx5_0:1") DEVICE("tcp/ib0"), true},
+        {DEVICE("tcp/lo") DEVICE("self/memory"), true},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        if (fy_ucx_names_tcp(rows[i].text) != rows[i].is_so) {
+            fail_msg("%s: %s", rows[i].is_so ? "has TCP" : "has none", rows[i].text);
+        }
+    }
+}
+
 #define LANE(n, name, uses) "#  lane[" #n "]:  5:" name " md[4] -> md[4]/x/sysdev[1] " uses "\n"
 
 static void test_lanes(void **state)
@@ -72,7 +90,11 @@ static void test_xpmem(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_networks),
-                                       cmocka_unit_test(test_lanes), cmocka_unit_test(test_xpmem)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_networks),
+        cmocka_unit_test(test_tcp),
+        cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_xpmem),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

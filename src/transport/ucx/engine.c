@@ -12,7 +12,40 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static ucs_status_t make_context(ucp_context_h *context_out)
+/* What a context prints of itself; NULL where there is no memory for it. */
+static char *print_of(ucp_context_h context)
+{
+    char  *info   = NULL;
+    size_t bytes  = 0;
+    FILE  *stream = open_memstream(&info, &bytes);
+    if (stream == NULL) {
+        return NULL;
+    }
+    ucp_context_print_info(context, stream);
+    if (fclose(stream) != 0) {
+        free(info);
+        return NULL;
+    }
+    return info;
+}
+
+/*
+ * UCX's TCP waits in connect(), under the engine's lock, until the other machine answers: for one
+ * that goes silent in that moment the kernel gives up after two minutes, and no deadline of ours is
+ * kept until then. A setting makes it go on in the background. Who has set it has chosen.
+ */
+static ucs_status_t connect_in_background(ucp_config_t *config)
+{
+    unsigned major, minor, release;
+    if (getenv("UCX_TCP_CONN_NB") != NULL) {
+        return UCS_OK;
+    }
+    ucp_get_version(&major, &minor, &release);
+    bool has_prefixes = major > 1 || minor >= 17; /* names of settings within this call */
+    return ucp_config_modify(config, has_prefixes ? "TCP_CONN_NB" : "CONN_NB", "y");
+}
+
+static ucs_status_t make_one(bool has_tcp, ucp_context_h *context_out)
 {
     ucp_config_t *config;
     ucs_status_t  status = ucp_config_read(NULL, NULL, &config);
@@ -24,8 +57,32 @@ static ucs_status_t make_context(ucp_context_h *context_out)
         .features   = UCP_FEATURE_RMA | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
         .name       = "ferry",
     };
-    status = ucp_init(&params, config, context_out);
+    if (has_tcp) {
+        status = connect_in_background(config);
+    }
+    if (status == UCS_OK) {
+        status = ucp_init(&params, config, context_out);
+    }
     ucp_config_release(config);
+    return status;
+}
+
+/* UCX complains on stderr of settings for what it does not use, so where it takes no TCP there is
+ * another context, made without them. */
+static ucs_status_t make_context(ucp_context_h *context_out)
+{
+    ucs_status_t status = make_one(true, context_out);
+    if (status != UCS_OK) {
+        return status;
+    }
+    char *info    = print_of(*context_out);
+    bool  has_tcp = info != NULL && fy_ucx_names_tcp(info);
+    free(info);
+    if (!has_tcp) {
+        ucp_cleanup(*context_out);
+        *context_out = NULL;
+        status       = make_one(false, context_out);
+    }
     return status;
 }
 
@@ -147,14 +204,8 @@ static ferry_status open_own(fy_ucx *engine, ferry_error *error)
 
 static bool has_rdma(ucp_context_h context)
 {
-    char  *info   = NULL;
-    size_t bytes  = 0;
-    FILE  *stream = open_memstream(&info, &bytes);
-    if (stream == NULL) {
-        return false;
-    }
-    ucp_context_print_info(context, stream);
-    bool has = fclose(stream) == 0 && fy_ucx_names_rdma(info);
+    char *info = print_of(context);
+    bool  has  = info != NULL && fy_ucx_names_rdma(info);
     free(info);
     return has;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 static const char *const rdma[]   = {"rc_", "ud_", "dc_", "gga_", "ugni_", "srd/"};
+static const char *const tcp[]    = {"tcp/"};
 static const char *const inside[] = {"self/", "sysv/", "posix/", "cma/", "knem/", "xpmem/"};
 
 static bool begins(const char *text, const char *const *names, size_t n)
@@ -21,14 +22,24 @@ static bool begins(const char *text, const char *const *names, size_t n)
 
 /* A line for each device: "resource 1 : md 1 dev 1 flags -- rc_verbs/mlx5_0:1". Memory of GPUs has
  * lines as well, "cuda_copy/cuda", and is no network. */
-bool fy_ucx_names_rdma(const char *context)
+static bool has_device(const char *context, const char *const *names, size_t n)
 {
     bool has = false;
     for (const char *at = strstr(context, " -- "); at != NULL && !has; at = strstr(at, " -- ")) {
         at += strlen(" -- ");
-        has = BEGINS(at, rdma);
+        has = begins(at, names, n);
     }
     return has;
+}
+
+bool fy_ucx_names_rdma(const char *context)
+{
+    return has_device(context, rdma, sizeof rdma / sizeof rdma[0]);
+}
+
+bool fy_ucx_names_tcp(const char *context)
+{
+    return has_device(context, tcp, sizeof tcp / sizeof tcp[0]);
 }
 
 /* Of a lane "[1]:  5:rc_mlx5/mlx5_0:1.0 md[4] ..." what begins with the transport, or "". */

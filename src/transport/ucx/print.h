@@ -12,6 +12,8 @@
 
 /* A context's print: whether it has a network of the kind that moves bytes without processors. */
 bool fy_ucx_names_rdma(const char *context);
+/* A context's print: whether it has TCP. */
+bool fy_ucx_names_tcp(const char *context);
 /* An endpoint's: whether what it does RMA with does so by itself. */
 bool fy_ucx_names_native_rma(const char *endpoint);
 /*
