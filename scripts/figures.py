@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Makes docs/figures.md, its bars, and tables of two other pages of what bench/results/ holds.
+"""Makes docs/figures.md, its bars, and tables of two other pages from bench/results/.
 
-    python3 scripts/figures.py            # writes them, and results in their short form
-    python3 scripts/figures.py --check    # writes nothing; says what is not as it would write it
+    python3 scripts/figures.py            # writes them, and the results in compact form
+    python3 scripts/figures.py --check    # writes nothing; names each file that it would change
 
-No figure stands in this file: all come from results, which say when and how they were taken.
+This file contains no figure: all come from the results, which say when and how they were taken.
 """
 
 import argparse
@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 sys.path.insert(0, str(ROOT / "scripts"))
 import bars  # noqa: E402
 import honest  # noqa: E402
+from made import write_or_compare  # noqa: E402
 from transport_vs_peers import median, size_text, spread  # noqa: E402
 
 WIDE = 0.25
@@ -28,10 +29,10 @@ MIB = 1 << 20
 ENOUGH = 5  # rounds
 
 
-# ---- numbers as people read them ----
+# ---- numbers for people ----
 
 def digits(value, count=3):
-    """With so many digits that count, and commas from a thousand on."""
+    """With that many significant digits, and commas from a thousand on."""
     if 0 < abs(value) < 0.001:
         return f"{value:.2g}"
     value = float(f"{value:.{count}g}")
@@ -51,21 +52,25 @@ def rate(values):
 
 
 def ratio(values, spread_of=None):
-    """The ratio; what is worse than the peer, and what rounds agree little on, says so."""
+    """The ratio; it is marked if ferry is slower, and if the spread of the rounds is wide."""
     values = values if isinstance(values, list) else [values]
     middle = median(values)
     wide = spread(values) if spread_of is None else spread_of
     text = f"{middle:,.0f} x" if middle >= 100 else f"{middle:.2f} x"
     if middle < 0.995:
-        text = f"**{text}, behind**"
+        text = f"**{text}, slower**"
     return text + mark(wide, len(values) > 1 or spread_of is not None)
 
 
 def mark(wide, is_known=True):
-    """The spread, where there is one to be known."""
+    """The spread, if it is known."""
     if not is_known:
         return ""
     return f"; **spread {percent(wide)}**" if wide > WIDE else f"; {percent(wide)}"
+
+
+def sentence(words):
+    return words[:1].upper() + words[1:]
 
 
 def percent(share):
@@ -83,15 +88,15 @@ def middle_and_ends(least, middle, most):
 # ---- how a file was taken ----
 
 def doubts(record):
-    """Why its figures are marked: nothing, if the machine was quiet in rounds enough."""
+    """Why its figures are marked: nothing, if the machine was quiet and there were enough rounds."""
     found = []
     if not record["quiet"]:
         if record.get("busy_during") is None:
-            found.append("not known to be quiet")
+            found.append("the machine is not known to have been quiet")
         else:
-            found.append(f"busy machine: others had {percent(record['busy_during'])} of it")
+            found.append(f"busy machine: other programs used {percent(record['busy_during'])} of it")
     if record["rounds"] < ENOUGH:
-        found.append(f"{record['rounds']} round{'s' if record['rounds'] > 1 else ''} only")
+        found.append(f"only {record['rounds']} round{'s' if record['rounds'] > 1 else ''}")
     return found
 
 
@@ -101,24 +106,33 @@ def day(record):
 
 
 def provenance(name, record):
-    """A row of a table of one: when, of what, on what, and by which command."""
+    """Lines below a section: when and of what, on which machine, by which command, and the file."""
     load = record["load_before"]
-    load = "not kept" if load is None else f"{load[0]:.1f}" + (
-        f"; {record['load_after'][0]:.1f}" if record.get("load_after") else "")
+    load = "load not recorded" if load is None else f"load {load[0]:.1f} before" + (
+        f", {record['load_after'][0]:.1f} after" if record.get("load_after") else "")
     others = record.get("busy_during")
+    others = ("use by other programs not recorded" if others is None
+              else f"other programs used {percent(others)} of it")
     commit = record["commit"]
-    cells = [day(record), f"`{commit[:9]}{'+' if commit.endswith('+') else ''}`",
-             f"{record['cpu'] or 'not kept'}, {record['cores']} cores", load,
-             "not kept" if others is None else percent(others), str(record["rounds"]),
-             "**" + "; ".join(doubts(record)) + "**" if doubts(record) else "quiet",
-             f"`{record['command']}`", f"`{name}.json`"]
-    return table(["date", "commit", "CPU", "load before; after", "others", "rounds", "marks",
-                  "command", "file"], [cells])
+    told_later = (" (of the change that added the results: the time itself was not recorded)"
+                  if record.get("told_later") else "")
+    return (f"- taken: {day(record)}, commit `{commit[:9]}{'+' if commit.endswith('+') else ''}`"
+            f"{told_later}, rounds: {record['rounds']}\n"
+            f"- machine: {record['cpu'] or 'CPU not recorded'}, {record['cores']} cores; {load}; "
+            f"{others}\n"
+            f"- command: `{record['command']}`\n"
+            f"- results: [`{name}.json`](../bench/results/{name}.json)\n")
 
 
 def table(head, rows):
     lines = ["| " + " | ".join(line) + " |" for line in (head, *rows)]
     return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]]) + "\n"
+
+
+def turned(head, rows):
+    """The table with its columns as rows: many cases fit below each other, not beside each other."""
+    head, *rows = map(list, zip(head, *rows))
+    return table(head, rows)
 
 
 # ---- refit ----
@@ -130,12 +144,13 @@ def arrow(case):
 def refit(record):
     cases = record["matrix"]
     rows = [["ferry", *(figure(rate(c["ferry_GBps"]), c["ferry_GBps"]) for c in cases)],
-            ["over a streaming copy by all cores",
+            ["ratio to a streaming copy by all cores",
              *(ratio(c["over_limits"]["copy"]) for c in cases)]]
     for peer in ("MPI_Alltoallw", "best MPI path"):
-        title = {"best MPI path": "over Open MPI's best way"}.get(peer, f"over Open MPI's {peer}")
+        title = {"best MPI path": "ratio to Open MPI's best way"}.get(
+            peer, f"ratio to Open MPI's {peer}")
         rows.append([title, *(ratio(c["over_mpi"][peer]["ratios"]) for c in cases)])
-    return table(["processes", *(arrow(c["case"]) for c in cases)], rows)
+    return turned(["processes", *(arrow(c["case"]) for c in cases)], rows)
 
 
 def python_refit(record):
@@ -148,20 +163,23 @@ def python_refit(record):
     rows = [["`ferry.Refit`", *(figure(rate(values), values) for values in
                                 (row["GBps"][f"Python, {kind}"] for row, kind in columns))],
             ["Megatron-Core over Gloo", *(rate(row["GBps"]["gloo"]) for row, _ in columns)],
-            ["ferry over it", *(over(row, kind, "gloo") for row, kind in columns)],
-            ["over the C program, same memory",
+            ["ratio to it", *(over(row, kind, "gloo") for row, kind in columns)],
+            ["ratio to the C program, same memory",
              *(over(row, kind, f"C, {kind}") for row, kind in columns)]]
     return table(["ranks, memory", *(f"{row['ranks']}, {kinds[kind]}" for row, kind in columns)],
                  rows)
 
 
 def plain_words(what):
-    """The benchmarks' own names, as a reader has them."""
+    """The benchmarks' own names in a reader's words."""
     for pattern, words in ((r"small:100000", "100,000 small tensors"),
                            (r"matrix:(\d):(\d)", r"\1 -> \2"),
                            (r", ferry:", ", ferry's memory:"), (r", malloc:", ", plain memory:"),
                            (r", run: checksum", ", direct: checksum"),
-                           (r", staged: checksum", ", through slots: checksum"), (" / ", " over ")):
+                           (r", staged: checksum", ", through slots: checksum"),
+                           (r"checksum (path|end) /", r"time with checksum \1 /"),
+                           (r"behind the first", "after the first"),
+                           (r"stand still", "stay constant (1: yes)")):
         what = re.sub(pattern, words, what)
     return what
 
@@ -173,7 +191,7 @@ def targets_table(record, names=None):
             is_met = "met" if line["met"] else "**missed**"
             rows.append([plain_words(line["what"]), digits(line["measured"]) + mark(line["spread"]),
                          line["target"], is_met])
-    return table(["what", "measured; spread", "wanted", ""], rows)
+    return table(["what", "measured; spread", "target", ""], rows)
 
 
 def refit_layers(record):
@@ -187,16 +205,16 @@ def refit_layers(record):
                      figure(rate(case["ferry_GBps"]), case["ferry_GBps"]),
                      ratio(case["over_limits"]["copy"]),
                      *([ratio(peer["ratios"]) for peer in peers] or ["", ""])])
-    return table(["what", "ferry", "over a streaming copy by all cores",
-                  "over MPI_Alltoallw for each tensor", "over one for all"],
+    return table(["what", "ferry", "ratio to a streaming copy by all cores",
+                  "to one MPI_Alltoallw per tensor", "to one for all tensors"],
                  rows) + "\n" + targets_table(record, ("checksum", "heap calls", "stand still"))
 
 
 def refit_hosts(record):
-    rows = [[f"{c['case']} hosts at 1 Gbit/s, seconds over the bound of the busiest port",
+    rows = [[f"{c['case']} hosts at 1 Gbit/s: time / bound of the busiest port",
              f"{median(c['ratios']):.2f}" + mark(spread(c["ratios"]))] for c in record["slow"]]
     fast = record["fast"]
-    rows.append(["2 hosts without a limit, TCP: over the best of `ucx_perftest`",
+    rows.append(["2 hosts, TCP without a limit: ratio to the best rate of `ucx_perftest`",
                  ratio(fast["ratios"])])
     return table(["what", "measured; spread"], rows)
 
@@ -218,19 +236,20 @@ def mixed(record):
         sizes = case["sizes"]
         rows = [["ferry, each rank bound to a core",
                  *(figure(seconds(median(s["ferry_us"]) * 1e-6), s["ferry_us"]) for s in sizes)],
-                [f"Open MPI's best of {max(len(s['mpi_us']) for s in sizes)}, bound alike, over it",
+                [f"ratio to Open MPI's best of {max(len(s['mpi_us']) for s in sizes)} ways, bound too",
                  *(ratio(s["mpi"]["ratios"]) for s in sizes)],
-                ["Open MPI as installed, over ferry as installed",
+                ["ratio to Open MPI, both as installed (not bound)",
                  *(ratio(s["installed"]["ratios"]) for s in sizes)],
-                ["AUTOTUNE over the fastest fixed mode",
+                ["AUTOTUNE's time / the fastest mode's",
                  *(f"{median(s['autotune_over_best']['ratios']):.2f}"
                    + mark(s["autotune_over_best"]["spread"]) for s in sizes)]]
-        text += table([op_title(case), *(size_text(s["bytes"]) for s in sizes)], rows) + "\n"
+        text += f"### {sentence(op_title(case))}\n\n"
+        text += turned(["size", *(size_text(s["bytes"]) for s in sizes)], rows) + "\n"
     return text.rstrip("\n") + "\n"
 
 
 def mixed_hosts(record):
-    """Of the time that the slowest link must take; a round each, so there is no spread."""
+    """The bound of the slowest link over the time taken; one round each, so there is no spread."""
     sizes = [s["bytes"] for s in record["cases"][0]["sizes"]]
     rows = []
     for case in record["cases"]:
@@ -242,7 +261,7 @@ def mixed_hosts(record):
                 cells.append(f"{max(of):.2f}" if of else "")
             rows.append([f"{case['hosts']} hosts x {case['ranks_per_host']}, {family.upper()}",
                          *cells])
-    return table(["bound over seconds", *map(size_text, sizes)], rows)
+    return table(["bound / time", *map(size_text, sizes)], rows)
 
 
 # ---- plans ----
@@ -250,13 +269,13 @@ def mixed_hosts(record):
 def plan(record):
     rows = [[c["case"], middle_and_ends(c["min_s"], c["median_s"], c["max_s"]),
              f"{c['plan_moves']:,}", f"{c['peak_kib'] / 1024:.1f} MiB"] for c in record["cases"]]
-    return table(["case", "seconds (least .. most)", "moves of all ranks", "peak memory"], rows)
+    return table(["case", "median (least .. most)", "moves of all ranks", "peak memory"], rows)
 
 
 def python_planner(record):
     names = {"call": "rank 0's whole call, with its Python objects",
-             "core": "rosters and plan alone, without objects",
-             "local": "rank 0's moves as Python objects", "spec": "plan of a spec",
+             "core": "the plan alone, from the ranks' metadata, without Python objects",
+             "local": "rank 0's moves as Python objects", "spec": "the plan of a spec",
              "ops": "one rank's own moves"}
     peer = record["megatron"]
     rows = [[title, middle_and_ends(record[key]["min"], record[key]["median"], record[key]["max"])
@@ -266,7 +285,7 @@ def python_planner(record):
     rows.append([f"{record['peer']}: build_centralized_reshard_plan",
                  middle_and_ends(peer["min"], peer["median"], peer["max"]) + mark(peer["spread"]),
                  ""])
-    return table(["what", "seconds (least .. most); spread", "ferry ahead"], rows)
+    return table(["what", "median (least .. most); spread", "ratio"], rows)
 
 
 def schedule_megatron(record):
@@ -278,13 +297,13 @@ def schedule_megatron(record):
                      middle_and_ends(min(theirs), median(theirs), max(theirs)),
                      str(case["megatron_rounds"]),
                      ratio([t / o for t, o in zip(theirs, ours)])])
-    text = table(["rounds for each batch of", "ferry", "its rounds (no fewer can be)",
-                  record["peer"], "its rounds", "ferry ahead; spread"], rows)
+    text = table(["assigning rounds to all batches of", "ferry", "rounds (least possible)",
+                  record["peer"], "rounds", "ratio; spread"], rows)
     loads = [row for row in record["sizes"] if "cluster" not in row["case"]]
     ends = [f"{min(row[key] for row in loads):.3f} .. {max(row[key] for row in loads):.3f}"
             for key in ("ferry_optimal", "megatron")]
-    return text + (f"\nPredicted time over the bound, {len(loads)} random loads without latency "
-                   f"(computed, not timed): {ends[0]}; the package's iterations: {ends[1]}.\n")
+    return text + (f"\nPredicted time / bound, for {len(loads)} random loads without latency "
+                   f"(computed, not measured): ferry {ends[0]}, Megatron-Core {ends[1]}.\n")
 
 
 def schedule(record):
@@ -305,13 +324,13 @@ def schedule(record):
             rows.append([f"{case['case']}: predicted {seconds(case['simulated'])}"
                          if case["simulated"] < 1e6 else case["case"],
                          seconds(case["schedule-s"]), f"{case['simulated/receiver']:.3f}", ""])
-    return table(["what", "seconds it takes", "predicted over the bound", "peak memory"], rows)
+    return table(["what", "time it takes", "predicted / bound", "peak memory"], rows)
 
 
 def largest(record):
     return table(["`ferry plan " + record["spec"] + " --schedule`", "measured"], [
-        ["seconds", ", ".join(map(seconds, record["seconds"]))],
-        ["of the processor, user", ", ".join(map(seconds, record["user_s"]))],
+        ["time", ", ".join(map(seconds, record["seconds"]))],
+        ["CPU time, user", ", ".join(map(seconds, record["user_s"]))],
         ["peak memory", f"{max(record['peak_kib']) / (1 << 20):.2f} GiB"]])
 
 
@@ -341,23 +360,23 @@ def reshard(record):
                          rate(jobs[f"script {to}"]["GBps"]) if script in ratios else "",
                          ratio(ratios[script]) if script in ratios else "",
                          ratio(ratios[f"{script} less its start"]) if script in ratios else ""])
-    text = table(["what", "ferry", "two `cp` at once", "over them", "script with torch",
-                  "over it", "less its start"], rows)
+    text = table(["what", "ferry", "two `cp` at once", "ratio", "script with torch",
+                  "ratio", "ratio less its start"], rows)
     rows = [["`--memory-cap " + case["cap"] + "`: " + TO["tp4" if "tp=4" in case["command"]
                                                          else "tp8pp2"],
              f"{case['RssAnon'] / MIB:.1f} MiB", f"{case['VmHWM'] / MIB:.1f} MiB"]
             for case in record.get("memory", [])]
     if rows:
-        text += "\n" + table(["memory of one conversion", "buffers and tables", "with all that is "
-                              "mapped"], rows)
+        text += "\n" + table(["memory of one conversion", "buffers and tables", "with mapped files"],
+                             rows)
     cases = record.get("open", {}).get("cases", {})
     rows = [[f"`{what}`" if " sharded" not in what else f"`{what.split()[0]}` of TP4",
              figure(seconds(median(case["seconds"])), case["seconds"]),
-             f"{case['RssAnon'] / record['open']['tensors']:,.0f} B a tensor"]
+             f"{case['RssAnon'] / record['open']['tensors']:,.0f} B per tensor"]
             for what, case in cases.items()]
     if rows:
         text += "\n" + table([f"a checkpoint of {record['open']['tensors']:,} tensors",
-                              "seconds; spread", "memory"], rows)
+                              "time; spread", "memory"], rows)
     return text
 
 
@@ -365,21 +384,23 @@ def reshard(record):
 
 def python_service(record):
     register, run = record["register"], record["run"]
-    names = {"sends-ns": "registering a tensor of a list, to send",
-             "receives-ns": "the same, to receive", "lookup-ns": "beside: a look-up in a dict",
-             "tuples-ns": "beside: making the caller's list of tuples",
+    names = {"sends-ns": "registering one tensor of a list, to send",
+             "receives-ns": "the same, to receive",
+             "lookup-ns": "for comparison: a look-up in a dict",
+             "tuples-ns": "for comparison: making the caller's list of tuples, per tuple",
              "tuples-no-gc-ns": "the same without the garbage collector"}
     rows = [[title, seconds(register[key]["median"] * 1e-9) + mark(register[key]["spread"])]
             for key, title in names.items()]
-    rows.append(["`run()` of eight bytes over the same call in C",
+    rows.append(["`run()` of eight bytes, more than the same call in C",
                  seconds(run["over-us"]["median"] * 1e-6) + mark(run["over-us"]["spread"])])
-    return table(["what", "seconds; spread"], rows)
+    return table(["what", "time; spread"], rows)
 
 
 def by_size(record, key, head, rows):
     """Rows are a title and what makes a cell of a case."""
-    return table([head, *(size_text(case["bytes"]) for case in record[key])],
-                 [[title, *(cell(case) for case in record[key])] for title, cell in rows]) + "\n"
+    return f"### {head}\n\n" + turned(
+        ["size", *(size_text(case["bytes"]) for case in record[key])],
+        [[title, *(cell(case) for case in record[key])] for title, cell in rows]) + "\n"
 
 
 def middle_range(values, unit):
@@ -394,15 +415,15 @@ def fastest(ways):
 def transport(record):
     puts = [dict(row, bytes=int(row["case"].split()[1]) << 10) for row in record["copies"]
             if row["part"] == "put" and row["case"].startswith("shm")]
-    text = by_size({"puts": puts}, "puts", "put into another process, shared memory", [
+    text = by_size({"puts": puts}, "puts", "Put into another process, shared memory", [
         ("ferry", lambda c: f"{digits(c['put'])} GB/s" + mark(c["put-spread"])),
-        ("over one core's streaming copy",
+        ("ratio to one core's streaming copy",
          lambda c: ratio(c["over-streaming"], c["over-streaming-spread"]))])
-    text += by_size(record["mpi"], "attach", "put into plain memory of a process", [
+    text += by_size(record["mpi"], "attach", "Put into ordinary memory of another process", [
         ("ferry", lambda c: middle_range(c["ferry_GBps"]["put-registered"], "GB/s")),
         ("Open MPI, best way", lambda c: f"{digits(max(map(median, plain(c))))} GB/s"),
-        ("ferry over it", lambda c: ratio(c["over_mpi"])),
-        ("over `process_vm_writev` alone",
+        ("ratio to it", lambda c: ratio(c["over_mpi"])),
+        ("ratio to `process_vm_writev` alone",
          lambda c: ratio(c["ferry_GBps"]["over-process_vm_writev"])),
         ("ferry, into symmetric memory",
          lambda c: middle_range(c["ferry_GBps"]["put-symmetric"], "GB/s"))])
@@ -410,8 +431,8 @@ def transport(record):
         ("ferry", lambda c: middle_range([v / 1024 for v in c["MiBps"]["ferry"]], "GiB/s")),
         ("`ucx_perftest`, best way",
          lambda c: f"{digits(median(fastest(theirs(c))) / 1024)} GiB/s"),
-        ("ferry over it", lambda c: ratio(c["ratios"]))])
-    return text + targets_table(record, ("signal", "barrier", "start of", "ucp_put_lat"))
+        ("ratio to it", lambda c: ratio(c["ratios"]))])
+    return text + "### Targets\n\n" + targets_table(record, ("signal", "barrier", "start of", "ucp_put_lat"))
 
 
 def plain(case):
@@ -427,62 +448,70 @@ def theirs(case):
 
 SECTIONS = [
     ("refit", "Refit between processes of one machine", refit,
-     "A matrix of 1 GiB, bf16, row shards become column shards, in memory of ferry's huge pages on "
-     "both sides."),
+     "A bf16 matrix of 1 GiB: row shards become column shards. Both sides in memory that ferry "
+     "allocated, in huge pages."),
     ("python_refit", "Refit in Python", python_refit,
-     "The same matrix. Megatron-Core moves it by its execute_reshard_plan over GlooCopyService."),
+     "The same matrix. Megatron-Core moves it with execute_reshard_plan over GlooCopyService. "
+     "\"torch's memory\" is ordinary memory that torch allocated; ferry's memory needs one copy "
+     "less."),
     ("refit-layers", "Refit of models, of small tensors, and with checksums", refit_layers,
      "Two layers, embedding and head of Llama 2 70B on 8 processes; 100,000 tensors of 1 to 16 "
-     "KiB; what checksums cost, of the matrix above: `path` over none, `end` over none and a "
-     "read."),
+     "KiB. Checksums, with the matrix above: the time with `path` is compared with the time without "
+     "checksums, that with `end` with the time without and one read of all bytes."),
     ("refit_hosts", "Refit between hosts", refit_hosts,
-     "Hosts are network namespaces; the bound is what a plain TCP stream takes on the same link."),
+     "Hosts are network namespaces; the bound is the time of a plain TCP stream on the same "
+     "link."),
     ("mixed", "Fused collectives, 4 ranks", mixed,
-     "Open MPI's best is the fastest of all ways to write the operation and of several settings, "
-     "size by size."),
+     "For each size, Open MPI's best is the fastest of all ways to write the operation with its "
+     "collectives, under several settings. A *way* is one such combination. AUTOTUNE is ferry's "
+     "choice of its mode by measurement."),
     ("mixed-8k", "The same at 8 KiB, again", mixed,
-     "The run above was before a fault of AUTOTUNE at 8 KiB was mended."),
+     "The run above was made before a bug of AUTOTUNE at 8 KiB was fixed."),
     ("mixed-four", "Plain collectives, 4 ranks", mixed, ""),
     ("mixed-two", "Plain collectives, 2 ranks", mixed, ""),
     ("mixed-eight", "8 ranks on 2 cores", mixed, ""),
     ("mixed_hosts", "All-reduce between hosts", mixed_hosts,
-     "At 1 Gbit/s: of the bound, the better of unicast and multicast. WAITS meets after each "
-     "step."),
+     "Hosts are network namespaces with links of 1 Gbit/s. 1.00 is the best possible. The rows are "
+     "ferry's [modes](collectives.md#who-sums-with-whom), each in the better of its two forms, "
+     "unicast and multicast."),
     ("plan", "Planning", plan,
-     "Equal bytes per rank in the cases `one rank of N`. Kimi-K2 is a model of a trillion "
-     "parameters."),
+     "In the cases `one rank of N` each rank holds the same number of bytes, whatever N is. Kimi-K2 "
+     "has a trillion parameters."),
     ("python_planner", "Planning in Python, 256 -> 256 ranks", python_planner,
-     "Dense, 80 layers, the same metadata of all ranks and the same moves on both sides."),
+     "A dense model of 80 layers; ferry and Megatron-Core get the same metadata of all ranks and "
+     "make the same moves."),
     ("schedule-megatron", "Scheduling beside Megatron-Core", schedule_megatron, ""),
     ("schedule", "Scheduling", schedule,
-     "Cluster: 50 GB/s and 5 us a rank. What is predicted is computed, and repeats; seconds that "
-     "it takes are measured."),
+     "The time that scheduling takes is measured. Predicted times of the transfers are computed, "
+     "for ranks of 50 GB/s and 5 us of latency where nothing else is said."),
     ("largest", "The largest example: 16,384 -> other 16,384 ranks", largest,
      "A trillion parameters, planned, scheduled and simulated."),
     ("reshard", "Checkpoints", reshard,
-     "With the sync of all files. `cp` copies half of the bytes each; the script is "
-     "`bench/reshard_script.py`, with safetensors and torch."),
+     "Times include the sync of all files. Each of two `cp` copies half of the bytes; the script is "
+     "`bench/reshard_script.py`, with safetensors and torch. A logical checkpoint holds whole "
+     "tensors."),
     ("transport", "Puts, signals, barriers", transport,
-     "Each line beside what it should reach, GB/s over GB/s where nothing else is said."),
+     "Below the transfers: each figure and its target; ratios are of rates (GB/s) where nothing else "
+     "is said."),
     ("python_service", "What a call from Python costs", python_service, ""),
 ]
 
 HEAD = """# Figures
 
-Made by `scripts/figures.py` of the files in `bench/results/`; a test holds it against them. All was measured on hosts, on
-a virtual machine with 2 cores. On GPUs, nothing is measured: not yet.
+`scripts/figures.py` makes this page from the files in `bench/results/`, and a test compares the two. All figures were
+measured on hosts, on a virtual machine with 2 cores. Nothing has been measured on GPUs: ferry does not support them yet.
 
-Figures are medians. Behind a semicolon is the spread: the middle half of the rounds, over their median. Marks:
+A figure is the median of all rounds. After the semicolon follows the spread: the interquartile range of the rounds divided
+by their median. A *ratio* says how many times as fast as the other program ferry is; below 1, ferry is slower. Marks:
 
-- **behind**: ferry is slower than what it is held against. **missed**: less than what was wanted.
-- **spread 40 %**: above 25 %, so the rounds agree little.
-- **busy machine**: others had more than a tenth of the cores. **not known to be quiet**: it was not watched then.
-- **2 rounds only**: fewer than five. Take such sections for the order of magnitude.
+- **slower**: ferry is slower than what it is compared with. **missed**: the target was not reached.
+- **spread 40 %**: the spread is above 25 %, so the figure is uncertain.
+- **busy machine**: other programs used more than a tenth of the cores. **not known to have been quiet**: nobody measured that.
+- **only 2 rounds**: fewer than five. Such sections show the order of magnitude only.
 
-"Others" is the share of the cores that went to anything else than the benchmark while it ran; the load is the average
-of a minute, with what had just ended. A benchmark waits for a quiet machine before it begins
-([what that is](decisions/0035-when-a-machine-is-quiet.md)). Open MPI is 4.1.4 of Debian 12. Inputs, and binding to cores,
-are equal on both sides of every ratio, but where a section has a doubt.
+The load is Linux's one-minute average, just before and just after the benchmark. A benchmark waits for a quiet machine
+before it begins ([when a machine is quiet](decisions/0035-when-a-machine-is-quiet.md)). Open MPI is version 4.1.4 of
+Debian 12. On both sides of every ratio the inputs, and the binding to cores, are the same, unless a section says otherwise.
 """
 
 
@@ -503,15 +532,16 @@ def link(title):
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
-def heading(title, record):
-    return f"{title} ({'; '.join(doubts(record))})" if doubts(record) else title
-
-
 def contents(records):
-    rows = [[f"[{title}](#{link(heading(title, records[name]))})", day(records[name]),
-             str(records[name]["rounds"]), "; ".join(doubts(records[name])) or "quiet"]
-            for name, title, _, _ in SECTIONS if name in records]
-    return "\n" + table(["section", "taken", "rounds", "machine, marks"], rows)
+    rows = [[f"[{title}](#{link(title)})", day(records[name]), str(records[name]["rounds"]),
+             short_doubt(records[name])] for name, title, _, _ in SECTIONS if name in records]
+    return "\n" + table(["section", "taken", "rounds", "machine"], rows)
+
+
+def short_doubt(record):
+    if record["quiet"]:
+        return "quiet"
+    return "not known" if record.get("busy_during") is None else "busy"
 
 
 def page(records):
@@ -521,13 +551,11 @@ def page(records):
         if name not in records:
             continue
         record = records[name]
-        text += f"\n## {heading(title, record)}\n"
+        text += f"\n## {title}\n"
+        text += f"\n**{sentence('; '.join(doubts(record)))}.**\n" if doubts(record) else ""
         if name in drawn:
             text += f"\n![{drawn[name][1]}](pictures/figures-{drawn[name][0]}.svg)\n"
         text += f"\n{words}\n" if words else ""
-        if record.get("told_later"):
-            text += ("\nDate and commit are those of the change that brought the file: it did not "
-                     "keep them then.\n")
         text += f"\n**Doubt:** {record['doubt']}.\n" if "doubt" in record else ""
         text += f"\n{record['note']}.\n" if "note" in record else ""
         text += f"\n{write(record)}\n{provenance(name, record)}"
@@ -555,14 +583,14 @@ def readme_rows(records):
     python = records["python_refit"]
     row = next(r for r in python["table"] if r["ranks"] == 4)["GBps"]
     for kind, what, beside in (
-            ("malloc", "refit, 1 GiB bf16, 4 Python processes, torch's memory",
+            ("malloc", "refit of 1 GiB, bf16, 4 Python processes, memory allocated by torch",
              f"Megatron-Core over Gloo: {rate(row['gloo'])}"),
-            ("ferry", "the same in ferry's memory", "the same")):
+            ("ferry", "the same, memory allocated by ferry", "the same")):
         ours = row[f"Python, {kind}"]
         over = [a / b for a, b in zip(ours, row["gloo"])]
         rows.append((what + star(python, over), rate(ours), beside, short_ratio(median(over))))
     planner = records["python_planner"]
-    rows.append(("planning 256 -> 256 ranks in Python, the whole call" + star(planner),
+    rows.append(("making a plan, 256 to 256 ranks, in Python" + star(planner),
                  seconds(planner["call"]["median"]),
                  f"Megatron-Core: {seconds(planner['megatron']['median'])}",
                  short_ratio(planner["ratio"]["call"])))
@@ -576,7 +604,7 @@ def readme_rows(records):
         case = size_of(records["mixed"], "all-reduce-all-gather", size)
         over = case["mpi"]["ratios"]
         rows.append((what + star(records["mixed"], over), seconds(median(case["ferry_us"]) * 1e-6),
-                     f"Open MPI, its best of {len(case['mpi_us'])} ways: "
+                     f"Open MPI, best of {len(case['mpi_us'])} ways: "
                      + seconds(median(case["mpi"]["us"]) * 1e-6),
                      short_ratio(median(over))))
     rows += slower_rows(records)
@@ -590,13 +618,13 @@ def slower_rows(records):
     worse = max((records["mixed-two"], records["mixed-eight"]), key=lambda r: len(doubts(r)))
     rows = [(title + star(worse, two["mpi"]["ratios"], eight["mpi"]["ratios"]),
              "; ".join(seconds(median(c["ferry_us"]) * 1e-6) for c in (two, eight)),
-             "Open MPI at its best",
-             "; ".join(f"{median(c['mpi']['ratios']):.2f}" for c in (two, eight)) + " x")]
+             "Open MPI, best way",
+             "; ".join(f"{median(c['mpi']['ratios']):.2f} x" for c in (two, eight)))]
     memory = records["reshard"]["tmpfs"]["caches"]["warm"]
     over = memory["ratios"]["tp8pp2 / cp"]
     rows.append((f"{records['reshard']['tmpfs']['bytes'] / (1 << 30):.0f} GiB checkpoint, TP4 to "
                  "TP8 x PP2, in memory" + star(records["reshard"], over),
-                 rate(memory["jobs"]["ferry tp8pp2"]["GBps"]), "two `cp` at once",
+                 rate(memory["jobs"]["ferry tp8pp2"]["GBps"]), "two `cp` in parallel",
                  short_ratio(median(over))))
     return [(("**slower:** " if all(float(r) < 1 for r in re.findall(r"[\d.]+", row[-1])) else "")
              + row[0], *row[1:]) for row in rows]
@@ -665,7 +693,7 @@ def replace_table(text, head, rows):
 
 # ---- all of it ----
 
-def made():
+def made_files():
     """Every file that is made of results, by path, with its text."""
     names = sorted(path.stem for path in RESULTS.glob("*.json"))
     unknown = set(names) - {name for name, *_ in SECTIONS}
@@ -677,7 +705,7 @@ def made():
     for name, text in bars.draw(records, doubts).items():
         files[ROOT / "docs" / "pictures" / f"figures-{name}.svg"] = text
     for page_path, head, rows in (
-            ("README.md", ["what", "ferry", "beside it", "ratio"], readme_rows(records)),
+            ("README.md", ["what", "ferry", "compared with", "ratio"], readme_rows(records)),
             ("docs/scheduling.md", ["what", "without latency", "cluster"],
              scheduling_rows(records["schedule"]))):
         path = ROOT / page_path
@@ -689,16 +717,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    is_drifting = False
-    for path, text in made().items():
-        if path.exists() and path.read_text() == text:
-            continue
-        is_drifting = True
-        print(f"{path.relative_to(ROOT)} is not what the results make"
-              if arguments.check else f"wrote {path.relative_to(ROOT)}")
-        if not arguments.check:
-            path.write_text(text)
-    return 1 if arguments.check and is_drifting else 0
+    return write_or_compare(made_files().items(), arguments.check, "the results make")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import check_layers  # noqa: E402
+from made import write_or_compare  # noqa: E402
 from svg import Drawing  # noqa: E402
 
 SOURCE = "scripts/pictures.py"
@@ -404,18 +405,9 @@ def main():
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     arguments.ferry, arguments.life = arguments.ferry.resolve(), arguments.life.resolve()
-    is_drifting = False
-    for name in arguments.only.split(","):
-        text = PICTURES[name](arguments)
-        path = ROOT / "docs" / "pictures" / f"{name}.svg"
-        if path.exists() and path.read_text() == text:
-            continue
-        is_drifting = True
-        print(f"{path.relative_to(ROOT)} is not what the code draws"
-              if arguments.check else f"wrote {path.relative_to(ROOT)}")
-        if not arguments.check:
-            path.write_text(text)
-    return 1 if arguments.check and is_drifting else 0
+    files = ((ROOT / "docs" / "pictures" / f"{name}.svg", PICTURES[name](arguments))
+             for name in arguments.only.split(","))
+    return write_or_compare(files, arguments.check, "the code draws")
 
 
 if __name__ == "__main__":
