@@ -472,7 +472,7 @@ SECTIONS = [
     ("mixed-eight", "8 ranks on 2 cores", mixed, ""),
     ("mixed_hosts", "All-reduce between hosts", mixed_hosts,
      "Hosts are network namespaces with links of 1 Gbit/s. 1.00 is the best possible. The rows are "
-     "ferry's [modes](collectives.md#who-sums-with-whom), each in the better of its two forms, "
+     "ferry's [modes](collectives.md#which-ranks-sum-with-which), each in the better of its two forms, "
      "unicast and multicast."),
     ("plan", "Planning", plan,
      "In the cases `one rank of N` each rank holds the same number of bytes, whatever N is. Kimi-K2 "
