@@ -15,7 +15,7 @@ import unittest
 import ferry
 from ferry import MixedCommHandler, MixedCommMode, MixedCommOp
 from mixed_oracle import ALLREDUCE, Topology
-from support import await_mark, mark, run_ranks, until
+from support import await_mark, mark, meet, run_ranks, until
 
 ALONE = (0, 1, 0, 1, 0, 1, None, None, None, None, "f32", "cpu")
 
@@ -351,6 +351,7 @@ def interrupted(rank, size):
     handler = handler_of(rank, size)
     x, y = floats([1]), floats([0])
     handler.run(0, x, y)
+    meet(rank, size)  # or the end of the world would find the other one in the call before
 
     def is_aborted():
         try:
@@ -384,6 +385,7 @@ def interrupted_in_shutdown(rank, size):
     """Rank 0 waits for one that does not come, until Ctrl-C."""
     handler = handler_of(rank, size)
     caught = None
+    meet(rank, size)  # nobody is in the constructor any more
     if rank == 0:
         interrupt_in_a_call(handler)
     else:
