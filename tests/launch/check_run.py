@@ -27,7 +27,7 @@ import cases  # noqa: E402
 import spec_random  # noqa: E402
 
 LIMIT_S = 600
-DEADLINE_S = 3  # of runs whose rank is stopped; those of others come from elsewhere
+DEADLINE_S = 6  # of runs whose rank is stopped; those of others come from elsewhere
 FAR_S = 600
 FERRY = ""
 SEED = 1

@@ -6,19 +6,32 @@ the others do not.
     alive.py --rank PROGRAM --ferry COMMAND [--only TEXT] [--list]
 """
 
+import concurrent.futures
+import itertools
 import signal
 import time
 
 import ranks
 from ranks import Ranks, check
 
-DEADLINE = 2.5  # a busy machine keeps ranks off the cores for a second and more
+# Where nothing waits for a deadline to pass it is a long one, so that a rank that is kept off the
+# cores for some seconds is not silent. Where something does: ranks of one node are asked after at
+# the kernel, and have three deadlines if they are off the cores only; others four fifths of one.
+PATIENT = 20.0
+ON_A_NODE, ON_NODES = 2.5, 6.5
 
 
 def started(world, n, steps, **variables):
-    world.start(n, steps, **{"FERRY_DEADLINE": DEADLINE, **variables})
+    world.start(n, steps, **{"FERRY_DEADLINE": PATIENT, **variables})
     world.wait_for("create")
     return world
+
+
+def at_once(function, *rows):
+    """Calls for each row, as most of that is to wait."""
+    with concurrent.futures.ThreadPoolExecutor(len(rows)) as pool:
+        for done in [pool.submit(function, *row) for row in rows]:
+            done.result()
 
 
 def expect_failure(world, op, status, words, numbers):
@@ -36,16 +49,19 @@ def expect_failure(world, op, status, words, numbers):
 def case_late_for_two_deadlines():
     """A rank that computes outside the library is alive."""
     with Ranks() as world:
-        started(world, 4, lambda r: ["create!", "open"] + (["sleep:5.5"] if r == 1 else []) +
-                ["barrier:1", "gather:100:1", "traffic:0.1", "destroy"])
+        started(world, 4, lambda r: ["create!", "open"] +
+                (["sleep:%.1f" % (2.2 * ON_A_NODE)] if r == 1 else []) +
+                ["barrier:1", "gather:100:1", "traffic:0.1", "destroy"], FERRY_DEADLINE=ON_A_NODE)
         world.wait(20)
         world.all_ok()
 
 
 def case_late_on_other_nodes():
     with Ranks() as world:
-        started(world, 4, lambda r: ["create!"] + (["sleep:5.5"] if r % 2 else []) +
-                ["barrier:1", "gather:100:1", "messages:2", "destroy"], FERRY_NODES="4")
+        started(world, 4, lambda r: ["create!"] +
+                (["sleep:%.1f" % (2.2 * ON_NODES)] if r % 2 else []) +
+                ["barrier:1", "gather:100:1", "messages:2", "destroy"], FERRY_NODES="4",
+                FERRY_DEADLINE=ON_NODES)
         world.wait(20)
         world.all_ok()
 
@@ -53,27 +69,33 @@ def case_late_on_other_nodes():
 def case_large_gathers():
     """What takes the control threads long to pass on is no silence."""
     with Ranks() as world:
-        started(world, 5, ["create!", "gather:20000000:2", "destroy"], FERRY_NODES="2,3")
+        started(world, 5, ["create!", "gather:20000000:2", "destroy"], FERRY_NODES="2,3",
+                FERRY_DEADLINE=ON_NODES)
         world.wait(60)
         world.all_ok(3)
+
+
+ENTRY = 6  # in which those come that are not late
 
 
 def later_than_the_entry_limit(world, n, late, steps, **variables):
     """One comes when the others have given it up; each of them comes long before that."""
     go, last = world.path / "keep-go", steps[-1].split(":")[0]
     started(world, n, lambda r: ["create!"] + (["await:%s" % go] if r == late else []) + steps +
-            ["destroy"], FERRY_ENTRY_LIMIT=3, **variables)
+            ["destroy"], FERRY_ENTRY_LIMIT=ENTRY, **variables)
     world.wait_for(last, ranks=[rank for rank in world.all if rank.number != late])
     go.touch()
     world.wait(20)
 
 
+def late_for(op, nodes):
+    with Ranks() as world:
+        later_than_the_entry_limit(world, 4, 2, [op], FERRY_NODES=nodes)
+        expect_failure(world, op.split(":")[0], "ERR_TIMEOUT", ["rank 2"], range(4))
+
+
 def case_later_than_the_entry_limit():
-    for op in ("barrier:1", "gather:100:1"):
-        for nodes in (None, "2"):
-            with Ranks() as world:
-                later_than_the_entry_limit(world, 4, 2, [op], FERRY_NODES=nodes)
-                expect_failure(world, op.split(":")[0], "ERR_TIMEOUT", ["rank 2"], range(4))
+    at_once(late_for, *itertools.product(("barrier:1", "gather:100:1"), (None, "2")))
 
 
 def case_later_than_the_entry_limit_deep_in_a_tree():
@@ -88,7 +110,7 @@ def case_stopped_for_a_moment():
     """For much less than a deadline, as this process may itself be late to wake them: nobody is
     lost."""
     with Ranks() as world:
-        started(world, 5, ["create!", "loop:2", "destroy"], FERRY_NODES="2,3", FERRY_DEADLINE=20)
+        started(world, 5, ["create!", "loop:2", "destroy"], FERRY_NODES="2,3")
         for number in (0, 3, 4):
             world[number].signal(signal.SIGSTOP)
             time.sleep(0.4)
@@ -102,7 +124,7 @@ def signal_all(world, number):
     begin = time.monotonic()
     for rank in world.all:
         rank.signal(number)
-    return time.monotonic() - begin < DEADLINE / 10
+    return time.monotonic() - begin < ON_NODES / 10
 
 
 def case_all_stopped():
@@ -110,11 +132,12 @@ def case_all_stopped():
     for _ in range(10):
         with Ranks() as world:
             last_word = world.path / "keep-last-word"
-            started(world, 5, ["create!", "loop:%s" % last_word, "destroy"], FERRY_NODES="2,3")
+            started(world, 5, ["create!", "loop:%s" % last_word, "destroy"], FERRY_NODES="2,3",
+                    FERRY_DEADLINE=ON_NODES)
             stopped_at_once = signal_all(world, signal.SIGSTOP)
-            time.sleep(2 * DEADLINE)
+            time.sleep(1.2 * ON_NODES)
             woken_at_once = signal_all(world, signal.SIGCONT)
-            time.sleep(DEADLINE)  # in which they would complain
+            time.sleep(0.9 * ON_NODES)  # in which they would complain
             last_word.touch()
             world.wait(20)
             if stopped_at_once and woken_at_once:
@@ -122,15 +145,19 @@ def case_all_stopped():
     check(False, "this program was never on a core long enough to stop and wake all at one moment")
 
 
+def leaves_early(early):
+    with Ranks() as world:
+        started(world, 5, lambda r: ["create!", "barrier:1"] +
+                ([] if r == early else ["loop:60"]) + ["destroy"], FERRY_NODES="2,3",
+                FERRY_DEADLINE=ON_NODES)
+        world.wait(20)
+        others = [r for r in range(5) if r != early]
+        expect_failure(world, "loop", "ERR_PEER_LOST", ["rank %d" % early], others)
+
+
 def case_one_leaves_early():
     """The others are told, by a sentence that names it."""
-    for early in (0, 2, 4):
-        with Ranks() as world:
-            started(world, 5, lambda r: ["create!", "barrier:1"] +
-                    ([] if r == early else ["loop:60"]) + ["destroy"], FERRY_NODES="2,3")
-            world.wait(20)
-            others = [r for r in range(5) if r != early]
-            expect_failure(world, "loop", "ERR_PEER_LOST", ["rank %d" % early], others)
+    at_once(leaves_early, (0,), (2,), (4,))
 
 
 def case_leaving_at_different_times():
@@ -229,7 +256,8 @@ def case_slow_to_shrink():
     with Ranks() as world:
         started(world, 5, lambda r: ["create!", "barrier:1"] +
                 (["soon:0.1:exit"] if r == 1 else []) +
-                ["loop:60", "sleep:%.1f" % (0.6 * DEADLINE * r), "shrink", "barrier:2", "destroy"])
+                ["loop:60", "sleep:%.1f" % (0.6 * ON_A_NODE * r), "shrink", "barrier:2", "destroy"],
+                FERRY_DEADLINE=ON_A_NODE)
         world.wait(30)
         for number in (0, 2, 3, 4):
             report = world[number].of("shrink")[0]
@@ -253,4 +281,4 @@ def case_one_does_not_come_to_the_shrink():
 
 
 if __name__ == "__main__":
-    ranks.exit_with(ranks.main(globals(), jobs=5))
+    ranks.exit_with(ranks.main(globals(), jobs=8))

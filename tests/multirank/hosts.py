@@ -23,7 +23,9 @@ from pathlib import Path
 import ranks
 from ranks import Ranks, check, environment, options
 
-DEADLINE = 2.5  # a busy machine keeps ranks off the cores for a second and more
+# Ranks of other hosts may be silent for four fifths of it: a busy machine keeps some off the cores
+# for seconds.
+DEADLINE = 6.5
 PORT = 23456  # hosts have all ports to themselves
 TOOLS = ("ip", "nft", "tc", "unshare", "nsenter", "mount")
 LOOP = ["create!", "barrier:1", "open!", "loop:30", "survive:0.3", "destroy"]
@@ -321,7 +323,7 @@ def case_loss():
     with Hosts(3) as hosts, Ranks() as world:
         hosts.filter("numgen random mod 1000 < 10 drop;")
         steps = ["create!", "open!", "loop:2", "traffic:1", "gather:200000:2", "destroy"]
-        hosts.start(world, 2, steps, FERRY_DEADLINE=3)
+        hosts.start(world, 2, steps)
         world.wait(60)
         world.all_ok(len(steps))
 
@@ -331,7 +333,7 @@ def case_rate():
     with Hosts(3) as hosts, Ranks() as world:
         hosts.limit("7mbit")
         steps = ["create!", "open!", "loop:1", "traffic:2", "gather:400000:2", "destroy"]
-        hosts.start(world, 1, steps, FERRY_DEADLINE=3)  # a busy machine keeps ranks off for a second
+        hosts.start(world, 1, steps)
         world.wait(90)
         world.all_ok(len(steps))
 
@@ -390,4 +392,4 @@ if __name__ == "__main__":
         reason = why_not()
         if reason:
             sys.exit(ranks.skips.whole("hosts", reason))
-    ranks.exit_with(ranks.main(globals(), jobs=3))
+    ranks.exit_with(ranks.main(globals(), jobs=4))

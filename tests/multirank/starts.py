@@ -114,12 +114,12 @@ def case_orders_with_pauses():
 
 def case_seconds_apart():
     """Slower than a deadline, faster than the join limit."""
-    run(3, order=[1, 0, 2], pause=1.2, FERRY_DEADLINE=1)
+    run(3, order=[1, 0, 2], pause=2.2, FERRY_DEADLINE=2)
 
 
 def case_apart_by_file():
     with Ranks() as world:
-        world.start(3, WORK, order=[2, 0, 1], pause=1.2, FERRY_DEADLINE=1,
+        world.start(3, WORK, order=[2, 0, 1], pause=2.2, FERRY_DEADLINE=2,
                     FERRY_RENDEZVOUS=world.path / "meet")
         world.wait(30)
         expect_world(world, 3)
