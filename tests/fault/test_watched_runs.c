@@ -97,19 +97,34 @@ static void lapse_once(rank_thread *self, const late_case *one, part *p)
     }
 }
 
-/* How often rank 2 was called back in the run that rank 1 spoils. */
+/* How often rank 2 was called back in the run that rank 1 spoils, and what it had sent by then: of
+ * rank 1 nothing comes. */
 static _Atomic uint32_t n_calls;
+static _Atomic uint64_t n_sent;
 
 static bool count_call(void *context, const ferry_progress *progress)
 {
-    (void)context, (void)progress;
+    (void)context;
+    atomic_store(&n_sent, progress->bytes_done);
     atomic_fetch_add(&n_calls, 1);
     return true;
 }
 
+static bool lose_patience(void *context, const ferry_progress *progress)
+{
+    rank_thread     *self = context;
+    const late_case *one  = self->context;
+    (void)progress;
+    if (one->silent || one->lapse == NEVER_ENTERS || atomic_load(&n_sent) >= BYTES) {
+        self->world->settings.deadline_ns = 500000000;
+        self->world->settings.entry_ns    = one->lapse == NEVER_ENTERS ? 50000000 : -1;
+    }
+    return true;
+}
+
 /*
- * Rank 0 alone gives up, and comes when rank 2 has done its part: nobody but rank 1 is late,
- * however long a thread is kept off the cores.
+ * Rank 0 alone gives up. It comes when rank 2 is in the run, and is patient until rank 2 has sent
+ * all: nobody but rank 1 is late, however long a thread is kept off the cores.
  */
 static void order_ranks(rank_thread *self, const late_case *one, part *p)
 {
@@ -120,8 +135,7 @@ static void order_ranks(rank_thread *self, const late_case *one, part *p)
         while (atomic_load(&n_calls) < 3) {
             sched_yield();
         }
-        self->world->settings.deadline_ns = 500000000;
-        self->world->settings.entry_ns    = one->lapse == NEVER_ENTERS ? 50000000 : -1;
+        ferry_service_set_progress(p->service, lose_patience, self);
     }
 }
 
@@ -169,6 +183,7 @@ static void test_ranks_that_do_not_do_their_part(void **state)
         options.deadline_seconds    = 3600;
         atomic_store(&n_done, 0);
         atomic_store(&n_calls, 0);
+        atomic_store(&n_sent, 0);
         print_message("%s\n", cases[i].name);
         run_ranks(N, &options, be_late, &cases[i]);
     }
