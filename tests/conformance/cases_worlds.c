@@ -241,6 +241,19 @@ void case_half_put(rank_context *me)
     expect(me, at == sizeof memory, "byte %zu was written after the end", at);
 }
 
+/* Who does not answer in time may only be off the cores: it is lost when the world says so. */
+static ferry_status flush_or_fail(rank_context *me)
+{
+    ferry_status status = FERRY_ERR_TIMEOUT;
+    while (status == FERRY_ERR_TIMEOUT) {
+        status = ferry_flush(me->transport, FERRY_ANY_RANK, NULL, &me->error);
+        if (status == FERRY_ERR_TIMEOUT && ferry_world_state(me->world, NULL, NULL) != FERRY_OK) {
+            return ferry_world_state(me->world, NULL, &me->error);
+        }
+    }
+    return status;
+}
+
 /*
  * Traffic in a ring, in the middle of which the last rank gets this signal; what the others wait
  * for ends and names it.
@@ -268,9 +281,7 @@ static void run_until_failure(rank_context *me, int signal_number, ferry_status 
             status = ferry_signal_wait(me->transport, words, 0, FERRY_COMPARE_GE, i + 1,
                                        previous_rank(me), -1, NULL, &me->error);
         }
-        if (status == FERRY_OK) {
-            status = ferry_flush(me->transport, FERRY_ANY_RANK, NULL, &me->error);
-        }
+        status = status == FERRY_OK ? flush_or_fail(me) : status;
     }
     check_failure(me, __FILE__, __LINE__, "traffic with a lost rank", wanted, name, status);
     ferry_region_free(data);

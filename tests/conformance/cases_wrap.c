@@ -56,6 +56,21 @@ void case_names(rank_context *me)
     ferry_transport_close(opened);
 }
 
+/*
+ * To a rank that lives, and is answered by it when it is on a core again: a flush may take longer
+ * than the short deadline of this case, and nothing is lost by that.
+ */
+static void flush_in_the_end(rank_context *me, uint32_t peer)
+{
+    ferry_status status;
+    int64_t      end_ns = now_ns() + (int64_t)(100e9 * me->patience);
+    do {
+        status = ferry_flush(me->transport, peer, NULL, &me->error);
+    } while (status == FERRY_ERR_TIMEOUT && now_ns() < end_ns &&
+             ferry_world_state(me->world, NULL, NULL) == FERRY_OK);
+    must(me, status);
+}
+
 /* From some operation on rank 1 is out of reach; nobody hangs and nobody is told otherwise. */
 void case_lose(rank_context *me)
 {
@@ -67,7 +82,7 @@ void case_lose(rank_context *me)
     meet(me);
     for (unsigned i = 1; i < N_BEFORE; i++) {
         raise_signal(me, peer, words, me->rank, i, FERRY_SIGNAL_SET);
-        flush(me, peer);
+        flush_in_the_end(me, peer);
     }
     meet(me);
     if (me->rank != 2) {
@@ -79,7 +94,7 @@ void case_lose(rank_context *me)
     }
     if (me->rank != LOST) { /* others go on among themselves */
         raise_signal(me, third, words, 10, 4, FERRY_SIGNAL_SET);
-        flush(me, third);
+        flush_in_the_end(me, third);
         wait_signal(me, words, 10, FERRY_COMPARE_EQ, 4, third);
     }
     int64_t begin_ns = now_ns();

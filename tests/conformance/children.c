@@ -38,28 +38,18 @@ static rank_run run_of(const case_plan *plan, uint32_t rank)
     return it;
 }
 
-static void *tell_number(void *context)
+static void *do_nothing(void *context)
 {
-    *(pid_t *)context = gettid();
-    return NULL;
+    return context;
 }
 
-/*
- * Sanitizers keep a thread of their own once there has been one, so there is one before the count.
- * A joined thread is still listed until the kernel has let go of it: the count waits for that.
+/* Sanitizers keep a thread of their own once there has been one, so there is one before the count.
  */
 static possessions before_case(const rank_context *me)
 {
     pthread_t thread;
-    pid_t     number = 0;
-    char      task[64];
-    if (pthread_create(&thread, NULL, tell_number, &number) != 0 ||
-        pthread_join(thread, NULL) != 0) {
+    if (pthread_create(&thread, NULL, do_nothing, NULL) != 0 || pthread_join(thread, NULL) != 0) {
         fail(me, "a thread cannot be started");
-    }
-    snprintf(task, sizeof task, "/proc/self/task/%ld", (long)number);
-    while (access(task, F_OK) == 0) {
-        sleep_ms(1);
     }
     return possessions_of(me);
 }
@@ -203,15 +193,17 @@ static void kill_all(const crew *c)
 
 static void look_at(crew *c, uint32_t i)
 {
-    int status;
-    if (c->pids[i] <= 0 || waitpid(c->pids[i], &status, WNOHANG | WUNTRACED) != c->pids[i]) {
+    int       status;
+    const int how = WNOHANG | WUNTRACED | WCONTINUED;
+    if (c->pids[i] <= 0 || waitpid(c->pids[i], &status, how) != c->pids[i]) {
         return;
     }
-    if (WIFSTOPPED(status)) {
-        c->n_stopped++;
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+        c->is_stopped[i] = WIFSTOPPED(status);
         return;
     }
-    c->pids[i] = 0;
+    c->pids[i]       = 0;
+    c->is_stopped[i] = false;
     c->n_left--;
     c->n_died += WIFSIGNALED(status);
     if (c->why[0] == '\0' && !expected_end(c->plan->me.row, status)) {
@@ -223,14 +215,23 @@ static void look_at(crew *c, uint32_t i)
     }
 }
 
+/* Only a rank that has stopped itself is left: nobody wakes it any more. */
+static bool waits_for_the_stopped(const crew *c)
+{
+    uint32_t n_stopped = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        n_stopped += c->is_stopped[i];
+    }
+    return c->plan->me.row->dies && c->n_left == 1 && n_stopped == 1;
+}
+
 static void wait_for(crew *c)
 {
     while (c->n_left > 0) {
         for (uint32_t i = 0; i < c->n; i++) {
             look_at(c, i);
         }
-        if (c->n_left > 0 && c->n_left == c->n_stopped) {
-            c->n_stopped = 0;
+        if (waits_for_the_stopped(c)) {
             kill_all(c);
         }
         if (c->n_left > 0 && now_ns() > c->end_ns) {

@@ -37,7 +37,8 @@ pid_t start_child(const case_plan *plan, uint32_t rank);
 typedef struct crew {
     const case_plan *plan;
     pid_t            pids[MOST_CHILDREN];
-    uint32_t         n, n_left, n_stopped, n_died;
+    bool             is_stopped[MOST_CHILDREN];
+    uint32_t         n, n_left, n_died;
     int64_t          begin_ns, end_ns;
     char             why[512]; /* it is not well; or empty */
 } crew;

@@ -47,8 +47,9 @@ static ferry_world_options world_of(const suite_run *run, const case_row *row)
     const suite_options *o       = &run->options;
     ferry_world_options  options = FERRY_WORLD_OPTIONS_INIT;
     double               own     = row->deadline_seconds;
+    double               entry   = row->entry_seconds;
     options.deadline_seconds     = (own > 0 ? own : 10) * o->patience;
-    options.entry_seconds        = (own > 0 ? run->suite->fault_entry_seconds : 30) * o->patience;
+    options.entry_seconds        = (entry > 0 ? entry : 30) * o->patience;
     options.join_seconds         = 60 * o->patience;
     if (strcmp(o->engine->name, "mixed") == 0 && row->n_ranks > 1) {
         options.nodes = "2";

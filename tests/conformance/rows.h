@@ -22,8 +22,7 @@ typedef struct row_suite {
     const case_row *(*case_at)(size_t index);
     /* Of cases that the command line and the row allow. */
     bool (*is_wanted)(const suite_options *o, size_t index);
-    double long_seconds;        /* the most that a case may take in the long run */
-    double fault_entry_seconds; /* the entry limit of cases that have a deadline of their own */
+    double long_seconds; /* the most that a case may take in the long run */
 } row_suite;
 
 /*

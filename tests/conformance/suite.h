@@ -59,7 +59,7 @@ typedef struct case_row {
     uint32_t    n_ranks;
     void (*run)(rank_context *me);
     /* Of the world: 0 is that of the suite. */
-    double deadline_seconds;
+    double deadline_seconds, entry_seconds;
     bool   opens_itself; /* no transport is opened for it */
     bool   processes_only;
     bool   dies;       /* a rank ends without leaving, by SIGKILL */

@@ -222,6 +222,41 @@ static size_t count_entries(const rank_context *me, const char *folder)
     return n;
 }
 
+/*
+ * Who joins a thread is let go before the kernel has taken it off the list: such a one has ended
+ * all the same, and says so in its flags, which stand behind "PID (NAME) STATE" and five numbers.
+ */
+static bool is_ending(const char *number)
+{
+    enum { PF_EXITING = 4 };
+    char          path[64], text[512];
+    unsigned long flags = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%.20s/stat", number);
+    FILE  *file         = fopen(path, "re");
+    size_t used         = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
+    text[used]          = '\0';
+    const char *end     = strrchr(text, ')');
+    bool        is_read = end != NULL && sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) == 1;
+    if (file != NULL) {
+        fclose(file);
+    }
+    return !is_read || (flags & PF_EXITING) != 0;
+}
+
+static size_t count_threads(const rank_context *me)
+{
+    DIR   *dir = opendir("/proc/self/task");
+    size_t n   = 0;
+    if (dir == NULL) {
+        fail(me, "/proc/self/task cannot be read");
+    }
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        n += entry->d_name[0] != '.' && !is_ending(entry->d_name);
+    }
+    closedir(dir);
+    return n;
+}
+
 /* The last of them, for who has one too many, is left in last. */
 static size_t count_shared_maps(const rank_context *me, char last[512])
 {
@@ -250,7 +285,7 @@ possessions possessions_of(const rank_context *me)
     }
     char last[512];
     return (possessions){.fds         = count_entries(me, "/proc/self/fd") - 1,
-                         .threads     = count_entries(me, "/proc/self/task"),
+                         .threads     = count_threads(me),
                          .shared_maps = count_shared_maps(me, last)};
 }
 
@@ -258,7 +293,7 @@ void check_possessions(const rank_context *me, const possessions *before)
 {
     possessions now    = possessions_of(me);
     int64_t     end_ns = now_ns() + INT64_C(60000000000);
-    /* A thread that ends, or one that looks into a file, shows for a moment. */
+    /* What a thread is about to give back, or a file that one looks into, shows for a moment. */
     while ((now.threads != before->threads || now.fds > before->fds) && now_ns() < end_ns) {
         sleep_ms(1);
         now = possessions_of(me);

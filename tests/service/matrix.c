@@ -130,7 +130,7 @@ ferry_tensors *matrix_targets(rank_context *me, const matrix *m, uint32_t which,
     return tensors;
 }
 
-void matrix_schedule(rank_context *me, const matrix *m, ferry_service *service, bool pairs)
+void matrix_bind(rank_context *me, const matrix *m, ferry_service *service, bool pairs)
 {
     ferry_plan    *plan    = matrix_plan(me, m, NULL, 0);
     ferry_tensors *sources = matrix_sources(me, m), *targets = matrix_targets(me, m, 0, pairs);
@@ -138,6 +138,11 @@ void matrix_schedule(rank_context *me, const matrix *m, ferry_service *service, 
     ferry_tensors_destroy(sources);
     ferry_tensors_destroy(targets);
     ferry_plan_destroy(plan);
+}
+
+void matrix_schedule(rank_context *me, const matrix *m, ferry_service *service, bool pairs)
+{
+    matrix_bind(me, m, service, pairs);
     must(me, ferry_service_schedule(service, &me->error));
 }
 

@@ -31,7 +31,8 @@ ferry_plan *matrix_plan(rank_context *me, const matrix *m, const uint32_t *lost,
 /* This rank's tensors. pairs: with both targets, the first of which is the front. */
 ferry_tensors *matrix_sources(rank_context *me, const matrix *m);
 ferry_tensors *matrix_targets(rank_context *me, const matrix *m, uint32_t which, bool pairs);
-/* Binds the plan, made for this, and schedules. */
+/* Binds the plan, made for this; and schedules. */
+void matrix_bind(rank_context *me, const matrix *m, ferry_service *service, bool pairs);
 void matrix_schedule(rank_context *me, const matrix *m, ferry_service *service, bool pairs);
 
 void matrix_fill(matrix *m, uint64_t version);
