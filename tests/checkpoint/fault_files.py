@@ -18,7 +18,7 @@ from pathlib import Path
 
 import fault_scene
 import store
-from fault_scene import SLOW, Mount, digest_tree, end, partial_bytes, wait_until
+from fault_scene import SLOW, Mount, digest_tree, end, kill_late, partial_bytes, wait_until
 from runner import Ferry, Skip, must, require_sentence, require_status, scratch
 from store import Tensor
 
@@ -162,13 +162,9 @@ def many_at_once(place, folder, rng):
 
 def leftover_is_a_link(place, folder, rng):
     """Where the unfinished folder should be lies a link: nothing behind it is touched."""
-    process = place.start()
-    must(wait_until(process, lambda: place.partial() is not None), "the run was too fast")
+    kill_late(place, rng)
     name = place.partial()
-    process.kill()
-    end(process)
-    shutil.rmtree(name, ignore_errors=True)
-    shutil.rmtree(place.out, ignore_errors=True)
+    shutil.rmtree(name)
     precious = folder / "precious"
     precious.mkdir()
     (precious / "rank-00000.safetensors").write_bytes(b"precious")

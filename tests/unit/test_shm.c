@@ -370,11 +370,18 @@ static void run_death(rank_thread *self)
     expect_ok(self, set_up(self, &it));
     expect_ok(self, import(&it, VICTIM, &imported, &self->error));
     expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    ferry_signal left = {it.region, 8, 1, FERRY_SIGNAL_ADD}; /* the barrier, which must be whole */
+    ferry_buffer none = ferry_buffer_of(NULL, 0);
     if (self->rank == VICTIM) {
+        expect_ok(self,
+                  ferry_signal_wait(it.transport, it.region, 8, FERRY_COMPARE_GE, self->n_ranks - 1,
+                                    FERRY_ANY_RANK, 100, NULL, &self->error));
         /* Leaves the others time to be in the middle of things. */
         ferry_signal_wait(it.transport, it.region, 0, FERRY_COMPARE_NE, 0, 0, 0.02, NULL, NULL);
         raise(SIGKILL);
     }
+    expect_ok(self, ferry_put_signal(it.transport, VICTIM, it.region, 0, &none, &left, NULL,
+                                     &self->error));
     while (status == FERRY_OK && self->rank == 0) {
         status = ferry_put(it.transport, VICTIM, imported, 0, &buffer, NULL, &self->error);
     }
