@@ -22,7 +22,7 @@ from ranks import Ranks, check, free_port, options
 # Seconds; what the table waits for at most. All ranks of a case come within it, also on a machine
 # that keeps some off the cores.
 JOIN = 7.0
-QUICK = {"FERRY_DEADLINE": 2, "FERRY_JOIN_LIMIT": JOIN}
+QUICK = {"FERRY_DEADLINE": 6.5, "FERRY_JOIN_LIMIT": JOIN}
 STEPS = ["create!", "loop:0.1", "destroy"]
 
 
