@@ -346,19 +346,19 @@ def interrupt_in_a_call(handler, name=None):
     threading.Thread(target=send).start()
 
 
+def is_aborted():
+    try:
+        ferry.world().check()
+    except ferry.Aborted:
+        return True
+
+
 def interrupted(rank, size):
     """Rank 0 waits for a call that rank 1 never makes, until Ctrl-C."""
     handler = handler_of(rank, size)
     x, y = floats([1]), floats([0])
     handler.run(0, x, y)
     meet(rank, size)  # or the end of the world would find the other one in the call before
-
-    def is_aborted():
-        try:
-            ferry.world().check()
-        except ferry.Aborted:
-            return True
-
     if rank == 1:
         until(is_aborted)
     caught = None
@@ -388,13 +388,12 @@ def interrupted_in_shutdown(rank, size):
     meet(rank, size)  # nobody is in the constructor any more
     if rank == 0:
         interrupt_in_a_call(handler)
-    else:
-        await_mark("over")
+    else:  # before it has heard of the end, it would find that rank 0 has come, and be well
+        until(is_aborted)
     try:
         handler.shutdown()
     except KeyboardInterrupt:
         caught = "KeyboardInterrupt"
-        mark("over")
     except ferry.Error as error:
         caught = type(error).__name__
     return caught, handler.closed
