@@ -232,11 +232,11 @@ static bool is_ending(const char *number)
     char          path[64], text[512];
     unsigned long flags = 0;
     snprintf(path, sizeof path, "/proc/self/task/%.20s/stat", number);
-    FILE  *file         = fopen(path, "re");
-    size_t used         = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
-    text[used]          = '\0';
-    const char *end     = strrchr(text, ')');
-    bool        is_read = end != NULL && sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) == 1;
+    FILE  *file     = fopen(path, "re");
+    size_t used     = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
+    text[used]      = '\0';
+    const char *end = strrchr(text, ')');
+    bool is_read    = end != NULL && sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %lu", &flags) == 1;
     if (file != NULL) {
         fclose(file);
     }

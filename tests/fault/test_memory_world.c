@@ -266,7 +266,8 @@ static void await_pair(pair *p)
  * without that limit. */
 static void try_without_limit(pair *p)
 {
-    bool is_late = p->ranks[0].status == FERRY_ERR_TIMEOUT || p->ranks[1].status == FERRY_ERR_TIMEOUT;
+    bool is_late =
+        p->ranks[0].status == FERRY_ERR_TIMEOUT || p->ranks[1].status == FERRY_ERR_TIMEOUT;
     if (!p->ranks[p->victim].refused && is_late) {
         memset(p->ranks, 0, sizeof p->ranks);
         p->is_patient = true;

@@ -103,7 +103,7 @@ static void test_all_parts_once(void **state)
             assert_true(s->most_worker < workers[w]);
             assert_true(parts[p] == 0 || s->most_worker < parts[p]);
             assert_true(parts[p] == 0 || s->n_ticks > 0); /* however quick they were */
-            assert_int_equal(s->n_blocked, parts[p]); /* signals are not for workers */
+            assert_int_equal(s->n_blocked, parts[p]);     /* signals are not for workers */
         }
     }
 }
