@@ -92,7 +92,7 @@ def text(value, indent=""):
     step = indent + " "
     if isinstance(value, list):
         return "[\n" + ",\n".join(step + text(v, step) for v in value) + "\n" + indent + "]"
-    return "{\n" + ",\n".join(f"{step}{json.dumps(k)}: {text(v, step)}"
+    return "{\n" + ",\n".join(f"{step}{json.dumps(str(k))}: {text(v, step)}"
                               for k, v in value.items()) + "\n" + indent + "}"
 
 

@@ -175,6 +175,9 @@ class Kept(unittest.TestCase):
         deep = {"a": [1.5, -2e-9, 7], "b": {"c": [[0.1, 2], []], "d": {"e": None, "f": True}},
                 "g": [{"h": "x" * 90, "i": [1] * 40}, {}]}
         self.assertEqual(json.loads(honest.text(deep)), deep)
+        by_number = {2: [[0.1, 0.2]] * 9, 64: {"x" * 90: 1}}
+        self.assertEqual(json.loads(honest.text(by_number)),
+                         {str(number): value for number, value in by_number.items()})
         self.assertIn(' "a": [1.5, -2e-09, 7],\n', honest.text(deep))
 
     def test_no_folder_of_a_machine_is_kept(self):
