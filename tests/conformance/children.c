@@ -222,7 +222,7 @@ static bool waits_for_the_stopped(const crew *c)
     for (uint32_t i = 0; i < c->n; i++) {
         n_stopped += c->is_stopped[i];
     }
-    return c->plan->me.row->dies && c->n_left == 1 && n_stopped == 1;
+    return c->n_left == 1 && n_stopped == 1 && atomic_load(&c->plan->me.shared->has_stopped);
 }
 
 static void wait_for(crew *c)

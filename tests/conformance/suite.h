@@ -49,7 +49,8 @@ static inline bool row_has_ucx_memory(const engine_row *engine)
 typedef struct run_shared {
     _Atomic uint32_t failed; /* 1: somebody writes; 2: the report is there */
     char             report[REPORT_BYTES];
-    _Atomic uint64_t word[8]; /* for cases that need a word beside ferry */
+    _Atomic bool     has_stopped; /* a rank has stopped itself: see end_later */
+    _Atomic uint64_t word[8];     /* for cases that need a word beside ferry */
 } run_shared;
 
 typedef struct rank_context rank_context;
