@@ -14,24 +14,17 @@ enum {
 static void keep(fy_process *process, uint32_t from, uint64_t tag, const void *bytes,
                  size_t n_bytes)
 {
-    size_t     used   = sizeof(fy_letter) + n_bytes; /* also empty ones take room */
-    fy_letter *letter = process->letters_bytes + used > MOST_KEPT ? NULL : fy_alloc(1, used);
-    if (letter == NULL) {
+    fy_mail   *mail   = &process->mail;
+    fy_letter *letter = mail->bytes + fy_letter_room(n_bytes) > MOST_KEPT
+                            ? NULL
+                            : fy_letter_new(from, tag, bytes, n_bytes);
+    if (letter == NULL || !fy_mail_add(mail, letter)) {
+        fy_free(letter);
         fy_process_fail(process, FERRY_ERR_LIMIT, process->rank,
-                        "rank %u has not received messages of %zu bytes, and has no room for more",
-                        process->rank, process->letters_bytes);
+                        "rank %u has not received messages of %llu bytes, and has no room for more",
+                        process->rank, (unsigned long long)mail->bytes);
         return;
     }
-    letter->next    = NULL;
-    letter->from    = from;
-    letter->tag     = tag;
-    letter->n_bytes = n_bytes;
-    if (n_bytes > 0) {
-        memcpy(letter->bytes, bytes, n_bytes);
-    }
-    *process->letters_end = letter;
-    process->letters_end  = &letter->next;
-    process->letters_bytes += used;
     fy_bell_ring(process->world->bell);
 }
 
@@ -127,19 +120,7 @@ static bool find_letter(void *context)
     wanted     *want    = context;
     fy_process *process = want->process;
     pthread_mutex_lock(&process->lock);
-    for (fy_letter **at = &process->letters; *at != NULL; at = &(*at)->next) {
-        fy_letter *letter = *at;
-        if (letter->tag == want->tag &&
-            (want->from == FERRY_ANY_RANK || letter->from == want->from)) {
-            *at = letter->next;
-            if (process->letters_end == &letter->next) {
-                process->letters_end = at;
-            }
-            process->letters_bytes -= sizeof *letter + letter->n_bytes;
-            want->found = letter;
-            break;
-        }
-    }
+    want->found = fy_mail_take(&process->mail, want->from, want->tag);
     pthread_mutex_unlock(&process->lock);
     return want->found != NULL;
 }
@@ -185,18 +166,7 @@ void fy_letter_forget(ferry_world *world, uint64_t first, uint64_t last)
 {
     fy_process *process = world->impl;
     pthread_mutex_lock(&process->lock);
-    fy_letter **at = &process->letters;
-    while (*at != NULL) {
-        fy_letter *letter = *at;
-        if (letter->tag >= first && letter->tag <= last) {
-            *at = letter->next;
-            process->letters_bytes -= sizeof *letter + letter->n_bytes;
-            fy_free(letter);
-        } else {
-            at = &letter->next;
-        }
-    }
-    process->letters_end = at;
+    fy_mail_forget(&process->mail, first, last);
     pthread_mutex_unlock(&process->lock);
 }
 

@@ -121,7 +121,6 @@ ferry_status fy_process_new(const fy_meeting *meeting, fy_settings *settings, ui
     process->entry_ns    = settings->entry_ns;
     process->door = process->join_door = -1;
     process->epoll_fd = process->event_fd = process->board_fd = -1;
-    process->letters_end                                      = &process->letters;
     memcpy(process->key, meeting->key, FY_KEY_BYTES);
     pthread_mutex_init(&process->lock, NULL);
     pthread_cond_init(&process->called, NULL);
@@ -170,11 +169,7 @@ void fy_process_free(fy_process *process)
     if (process->join_door >= 0) {
         close(process->join_door);
     }
-    while (process->letters != NULL) {
-        fy_letter *letter = process->letters;
-        process->letters  = letter->next;
-        fy_free(letter);
-    }
+    fy_mail_cleanup(&process->mail);
     while (process->parcels != NULL) {
         fy_parcel *parcel = process->parcels;
         process->parcels  = parcel->next;

@@ -6,6 +6,7 @@
 #include "world/board.h"
 #include "world/line.h"
 #include "world/link.h"
+#include "world/mail.h"
 #include "world/meeting.h"
 #include "world/tree.h"
 #include "world/wire.h"
@@ -92,15 +93,6 @@ typedef struct fy_member {
 
 /* What the root knows of those that join. */
 typedef struct fy_register fy_register;
-
-/* A message that waits to be received. */
-typedef struct fy_letter {
-    struct fy_letter *next;
-    uint32_t          from;
-    uint64_t          tag;
-    size_t            n_bytes;
-    unsigned char     bytes[];
-} fy_letter;
 
 /* A descriptor that came by the line and is not yet asked for. */
 typedef struct fy_parcel {
@@ -199,9 +191,7 @@ struct fy_process {
     bool           attached; /* all children */
 
     fy_gathering gathering;
-    fy_letter   *letters;
-    fy_letter  **letters_end;
-    size_t       letters_bytes;
+    fy_mail      mail;
     fy_letter   *taken;    /* the calling thread's: the last that was received */
     uint64_t     barriers; /* the calling thread's: how many it has entered */
     bool         looked;   /* the calling thread's: has asked what the others do in this barrier */

@@ -264,7 +264,7 @@ static void release(fy_threads *all)
         return;
     }
     for (uint32_t r = 0; r < all->n_ranks; r++) {
-        fy_mailbox_cleanup(&all->ranks[r].mail);
+        fy_mailbox_cleanup(&all->ranks[r].box);
         fy_whereabouts_cleanup(&all->ranks[r].here);
     }
     for (int i = 0; i < 2; i++) {
@@ -351,7 +351,7 @@ static fy_threads *new_threads(uint32_t n_ranks)
     pthread_mutex_init(&all->lock, NULL);
     init_condition(&all->changed);
     for (uint32_t r = 0; r < n_ranks; r++) {
-        fy_mailbox_init(&all->ranks[r].mail);
+        fy_mailbox_init(&all->ranks[r].box);
         fy_whereabouts_init(&all->ranks[r].here);
     }
     for (int i = 0; i < 2; i++) {

@@ -2,6 +2,7 @@
 #ifndef FY_WORLD_THREADS_H
 #define FY_WORLD_THREADS_H
 
+#include "world/mail.h"
 #include "world/world.h"
 
 #include <pthread.h>
@@ -13,20 +14,10 @@
  */
 enum { FY_MOST_THREADS = 1024, FY_CACHE_LINE_BYTES = 64 };
 
-typedef struct fy_letter {
-    struct fy_letter *next;
-    uint32_t          from;
-    uint64_t          tag;
-    size_t            n_bytes;
-    unsigned char     bytes[];
-} fy_letter;
-
-/* Messages that one rank has not received yet, in order of arrival. */
+/* Messages that one rank has not received yet. */
 typedef struct fy_mailbox {
     pthread_mutex_t  lock;
-    fy_letter       *first;
-    fy_letter       *last;
-    uint64_t         queued_bytes;
+    fy_mail          mail;
     _Atomic uint64_t posted; /* how many came, ever: tells a waiter that there is more to look at */
 } fy_mailbox;
 
@@ -41,7 +32,7 @@ typedef struct fy_thread {
     fy_whereabouts   here;
     bool             shrunk; /* got a smaller world; under the lock */
     fy_bell          bell;
-    fy_mailbox       mail;
+    fy_mailbox       box;
     char             apart[FY_CACHE_LINE_BYTES];
 } fy_thread;
 
@@ -111,8 +102,8 @@ bool fy_threads_take(ferry_world *world, uint32_t from, uint64_t tag, void *buff
                      size_t *n_bytes_out, uint32_t *from_out);
 void fy_threads_forget(ferry_world *world, uint64_t first, uint64_t last);
 void fy_threads_ask(ferry_world *world, uint32_t rank, const fy_question *question);
-void fy_mailbox_init(fy_mailbox *mail);
-void fy_mailbox_cleanup(fy_mailbox *mail);
+void fy_mailbox_init(fy_mailbox *box);
+void fy_mailbox_cleanup(fy_mailbox *box);
 
 ferry_status fy_threads_shrink(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                                ferry_error *error);

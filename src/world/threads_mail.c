@@ -6,45 +6,30 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What may wait for one rank, with 32 bytes for each message: senders never wait, so they end. */
+/* What may wait for one rank, with what each letter takes: senders never wait, so they end. */
 enum { MOST_QUEUED_BYTES = 64 << 20 };
 
-void fy_mailbox_init(fy_mailbox *mail)
+void fy_mailbox_init(fy_mailbox *box)
 {
-    pthread_mutex_init(&mail->lock, NULL);
+    pthread_mutex_init(&box->lock, NULL);
 }
 
-void fy_mailbox_cleanup(fy_mailbox *mail)
+void fy_mailbox_cleanup(fy_mailbox *box)
 {
-    while (mail->first != NULL) {
-        fy_letter *next = mail->first->next;
-        fy_free(mail->first);
-        mail->first = next;
+    fy_mail_cleanup(&box->mail);
+    pthread_mutex_destroy(&box->lock);
+}
+
+/* FERRY_ERR_LIMIT and FERRY_ERR_NO_MEMORY have no sentence, and leave the letter to the caller. */
+static ferry_status add(fy_mailbox *box, fy_letter *letter)
+{
+    ferry_status status = FERRY_ERR_LIMIT;
+    pthread_mutex_lock(&box->lock);
+    if (box->mail.bytes + fy_letter_room(letter->n_bytes) <= MOST_QUEUED_BYTES) {
+        status = fy_mail_add(&box->mail, letter) ? FERRY_OK : FERRY_ERR_NO_MEMORY;
     }
-    pthread_mutex_destroy(&mail->lock);
-}
-
-static uint64_t letter_bytes(const fy_letter *letter)
-{
-    return sizeof *letter + letter->n_bytes;
-}
-
-/* False if there is no room. */
-static bool append(fy_mailbox *mail, fy_letter *letter)
-{
-    pthread_mutex_lock(&mail->lock);
-    bool fits = mail->queued_bytes + letter_bytes(letter) <= MOST_QUEUED_BYTES;
-    if (fits) {
-        if (mail->first == NULL) {
-            mail->first = letter;
-        } else {
-            mail->last->next = letter;
-        }
-        mail->last = letter;
-        mail->queued_bytes += letter_bytes(letter);
-    }
-    pthread_mutex_unlock(&mail->lock);
-    return fits;
+    pthread_mutex_unlock(&box->lock);
+    return status;
 }
 
 ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,
@@ -61,46 +46,30 @@ ferry_status fy_threads_send(ferry_world *world, uint32_t to, uint64_t tag, cons
     if (fy_letter_is_late(&receiver->here, tag)) {
         return FERRY_OK;
     }
-    fy_letter *letter = fy_alloc(1, sizeof *letter + n_bytes);
-    if (letter == NULL) {
+    fy_letter   *letter = fy_letter_new(world->rank, tag, bytes, n_bytes);
+    ferry_status status = letter == NULL ? FERRY_ERR_NO_MEMORY : add(&receiver->box, letter);
+    if (status != FERRY_OK) {
+        fy_free(letter);
+    }
+    if (status == FERRY_ERR_NO_MEMORY) {
         return fy_fail_no_memory(error, "a message");
     }
-    *letter = (fy_letter){.from = world->rank, .tag = tag, .n_bytes = n_bytes};
-    if (n_bytes > 0) {
-        memcpy(letter->bytes, bytes, n_bytes);
-    }
-    if (!append(&receiver->mail, letter)) {
-        fy_free(letter);
+    if (status == FERRY_ERR_LIMIT) {
         return fy_fail(error, FERRY_ERR_LIMIT,
                        "messages of %d bytes wait for rank %u, which must receive them first",
                        (int)MOST_QUEUED_BYTES, to);
     }
-    atomic_fetch_add(&receiver->mail.posted, 1);
+    atomic_fetch_add(&receiver->box.posted, 1);
     fy_bell_ring(&receiver->bell);
     return FERRY_OK;
 }
 
-/* Unlinks the first letter of this sender and tag; NULL if there is none. */
-static fy_letter *take(fy_mailbox *mail, uint32_t from, uint64_t tag)
+/* The first letter of this sender and tag; NULL if there is none. */
+static fy_letter *take(fy_mailbox *box, uint32_t from, uint64_t tag)
 {
-    fy_letter *before = NULL;
-    pthread_mutex_lock(&mail->lock);
-    fy_letter *letter = mail->first;
-    while (letter != NULL &&
-           (letter->tag != tag || (from != FERRY_ANY_RANK && letter->from != from))) {
-        before = letter;
-        letter = letter->next;
-    }
-    if (letter != NULL) {
-        if (before == NULL) {
-            mail->first = letter->next;
-        } else {
-            before->next = letter->next;
-        }
-        mail->last = mail->last == letter ? before : mail->last;
-        mail->queued_bytes -= letter_bytes(letter);
-    }
-    pthread_mutex_unlock(&mail->lock);
+    pthread_mutex_lock(&box->lock);
+    fy_letter *letter = fy_mail_take(&box->mail, from, tag);
+    pthread_mutex_unlock(&box->lock);
     return letter;
 }
 
@@ -126,15 +95,15 @@ static bool senders_have_left(const awaited_letter *expected)
 static bool is_there(void *context)
 {
     awaited_letter *expected = context;
-    fy_mailbox     *mail     = &fy_threads_of(expected->world)->ranks[expected->world->rank].mail;
+    fy_mailbox     *box      = &fy_threads_of(expected->world)->ranks[expected->world->rank].box;
     /* In this order: what a rank sent before it left is in the box by then. */
     bool     gone   = senders_have_left(expected);
-    uint64_t posted = atomic_load(&mail->posted);
+    uint64_t posted = atomic_load(&box->posted);
     if (posted == expected->looked_at && !gone) {
         return false;
     }
     expected->looked_at   = posted;
-    expected->letter      = take(mail, expected->from, expected->tag);
+    expected->letter      = take(box, expected->from, expected->tag);
     expected->nobody_left = gone && expected->letter == NULL;
     return expected->letter != NULL || gone;
 }
@@ -200,8 +169,7 @@ ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint64_t tag,
 bool fy_threads_take(ferry_world *world, uint32_t from, uint64_t tag, void *buffer, size_t capacity,
                      size_t *n_bytes_out, uint32_t *from_out)
 {
-    fy_mailbox *mail   = &fy_threads_of(world)->ranks[world->rank].mail;
-    fy_letter  *letter = take(mail, from, tag);
+    fy_letter *letter = take(&fy_threads_of(world)->ranks[world->rank].box, from, tag);
     if (letter == NULL) {
         return false;
     }
@@ -217,22 +185,10 @@ bool fy_threads_take(ferry_world *world, uint32_t from, uint64_t tag, void *buff
 
 void fy_threads_forget(ferry_world *world, uint64_t first, uint64_t last)
 {
-    fy_mailbox *mail = &fy_threads_of(world)->ranks[world->rank].mail;
-    pthread_mutex_lock(&mail->lock);
-    fy_letter **at = &mail->first;
-    mail->last     = NULL;
-    while (*at != NULL) {
-        fy_letter *letter = *at;
-        if (letter->tag >= first && letter->tag <= last) {
-            *at = letter->next;
-            mail->queued_bytes -= letter_bytes(letter);
-            fy_free(letter);
-        } else {
-            mail->last = letter;
-            at         = &letter->next;
-        }
-    }
-    pthread_mutex_unlock(&mail->lock);
+    fy_mailbox *box = &fy_threads_of(world)->ranks[world->rank].box;
+    pthread_mutex_lock(&box->lock);
+    fy_mail_forget(&box->mail, first, last);
+    pthread_mutex_unlock(&box->lock);
 }
 
 /* What the others do is here to be looked at: the answer is this rank's own letter to itself. */
@@ -244,16 +200,11 @@ void fy_threads_ask(ferry_world *world, uint32_t rank, const fy_question *questi
     unsigned char bytes[FY_ANSWER_BYTES];
     fy_answer_make(&asked->here, question, atomic_load(&asked->left), 0, &answer);
     fy_answer_pack(&answer, bytes);
-    fy_letter *letter = fy_alloc(1, sizeof *letter + sizeof bytes);
-    if (letter == NULL) {
+    fy_letter *letter = fy_letter_new(rank, question->tag, bytes, sizeof bytes);
+    fy_thread *self   = &all->ranks[world->rank];
+    if (letter == NULL || add(&self->box, letter) != FERRY_OK) {
+        fy_free(letter);
         return; /* asks again */
     }
-    *letter = (fy_letter){.from = rank, .tag = question->tag, .n_bytes = sizeof bytes};
-    memcpy(letter->bytes, bytes, sizeof bytes);
-    fy_thread *self = &all->ranks[world->rank];
-    if (!append(&self->mail, letter)) {
-        fy_free(letter);
-        return;
-    }
-    atomic_fetch_add(&self->mail.posted, 1);
+    atomic_fetch_add(&self->box.posted, 1);
 }

@@ -118,7 +118,6 @@ static void set_up(scene *s)
     process->world = &s->world;
     process->claim = process->rank = OWN;
     process->n_claims              = N_CLAIMS;
-    process->letters_end           = &process->letters;
     process->nodes_text            = s->process.addresses; /* "" */
     for (int i = 0; i < N_CONNS; i++) {
         s->conns[i] = (fy_conn){.next  = i + 1 < N_CONNS ? &s->conns[i + 1] : NULL,
@@ -173,12 +172,11 @@ static void check_table(const fy_process *process)
 static void tear_down(scene *s)
 {
     fy_process *process = &s->process;
-    fy_letter  *next;
-    for (fy_letter *letter = process->letters; letter != NULL; letter = next) {
-        next = letter->next;
+    for (const fy_letter *letter = process->mail.all.first; letter != NULL;
+         letter                  = letter->links[FY_BY_ARRIVAL].next) {
         look_at(letter->bytes, letter->n_bytes);
-        fy_free(letter);
     }
+    fy_mail_cleanup(&process->mail);
     for (int i = 0; i < N_CONNS; i++) {
         fy_free(s->conns[i].part.bytes);
     }

@@ -170,11 +170,11 @@ static void test_crossed(void **state)
 /* Letters that nobody has taken yet, by the room that they take; and how many ever came. */
 static uint64_t letters_of(ferry_world *world, uint64_t *posted_out)
 {
-    fy_mailbox *mail = &fy_threads_of(world)->ranks[world->rank].mail;
-    pthread_mutex_lock(&mail->lock);
-    uint64_t bytes = mail->queued_bytes;
-    pthread_mutex_unlock(&mail->lock);
-    *posted_out = atomic_load(&mail->posted);
+    fy_mailbox *box = &fy_threads_of(world)->ranks[world->rank].box;
+    pthread_mutex_lock(&box->lock);
+    uint64_t bytes = box->mail.bytes;
+    pthread_mutex_unlock(&box->lock);
+    *posted_out = atomic_load(&box->posted);
     return bytes;
 }
 
