@@ -3,9 +3,9 @@
 #include "service/exec.h"
 
 #include "base/alloc.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* A mark for each rank of the world. */
 typedef struct marks {
@@ -22,6 +22,23 @@ static void mark(marks *m, uint32_t peer)
     }
 }
 
+/* How many batches a rank sends, or receives; and each of them. */
+static uint32_t count_batches(const ferry_schedule *rounds, uint32_t rank, bool is_send)
+{
+    return is_send ? ferry_schedule_send_count(rounds, rank)
+                   : ferry_schedule_recv_count(rounds, rank);
+}
+
+static ferry_status batch_at(const ferry_schedule *rounds, uint32_t rank, bool is_send,
+                             uint32_t index, ferry_batch *batch_out, ferry_error *error)
+{
+    uint64_t     number = 0;
+    ferry_status status = is_send ? ferry_schedule_send_at(rounds, rank, index, &number, error)
+                                  : ferry_schedule_recv_at(rounds, rank, index, &number, error);
+    *batch_out          = (ferry_batch)FERRY_BATCH_INIT;
+    return status == FERRY_OK ? ferry_schedule_batch_at(rounds, number, batch_out, error) : status;
+}
+
 static ferry_status mark_all(ferry_service *service, marks *m, ferry_error *error)
 {
     const fy_registry    *registry = &service->registry;
@@ -33,17 +50,10 @@ static ferry_status mark_all(ferry_service *service, marks *m, ferry_error *erro
         mark(m, registry->receives.items[i].peer);
     }
     for (int is_send = 0; rounds != NULL && is_send < 2; is_send++) {
-        uint32_t n = is_send ? ferry_schedule_send_count(rounds, m->self)
-                             : ferry_schedule_recv_count(rounds, m->self);
+        uint32_t n = count_batches(rounds, m->self, is_send);
         for (uint32_t i = 0; i < n; i++) {
-            uint64_t     number = 0;
-            ferry_batch  batch  = FERRY_BATCH_INIT;
-            ferry_status status = is_send
-                                      ? ferry_schedule_send_at(rounds, m->self, i, &number, error)
-                                      : ferry_schedule_recv_at(rounds, m->self, i, &number, error);
-            if (status == FERRY_OK) {
-                status = ferry_schedule_batch_at(rounds, number, &batch, error);
-            }
+            ferry_batch  batch;
+            ferry_status status = batch_at(rounds, m->self, is_send, i, &batch, error);
             if (status != FERRY_OK) {
                 return status;
             }
@@ -93,60 +103,75 @@ static void fill(ferry_service *service, const marks *m)
     }
 }
 
-static int compare_ids(const void *a, const void *b)
+/* A task of which a batch with a peer has relayed bytes. */
+typedef struct relayed {
+    uint32_t peer;
+    uint64_t task_id;
+} relayed;
+
+typedef struct relays {
+    relayed *items; /* by peer and task, each once */
+    size_t   n, capacity;
+} relays;
+
+static int compare_relayed(const void *a, const void *b)
 {
-    uint64_t x = *(const uint64_t *)a;
-    uint64_t y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
+    const relayed *x = a, *y = b;
+    if (x->peer != y->peer) {
+        return x->peer < y->peer ? -1 : 1;
+    }
+    return (x->task_id > y->task_id) - (x->task_id < y->task_id);
 }
 
-static size_t unique(uint64_t *ids, size_t n)
+static void tidy(relays *all)
 {
-    qsort(ids, n, sizeof *ids, compare_ids);
     size_t kept = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (kept == 0 || ids[kept - 1] != ids[i]) {
-            ids[kept++] = ids[i];
+    fy_sort(all->items, all->n, sizeof *all->items, compare_relayed);
+    for (size_t i = 0; i < all->n; i++) {
+        if (kept == 0 || compare_relayed(&all->items[kept - 1], &all->items[i]) != 0) {
+            all->items[kept++] = all->items[i];
         }
     }
-    return kept;
+    all->n = kept;
 }
 
-/* The ids of relayed tasks in all batches of this rank with one peer, one way. */
-static ferry_status relayed_ids(const ferry_schedule *rounds, uint32_t self, uint32_t peer,
-                                bool is_send, uint64_t **ids_out, size_t *n_out, ferry_error *error)
+static ferry_status add_relayed(const ferry_schedule *rounds, const ferry_batch *batch,
+                                uint32_t peer, relays *all, ferry_error *error)
 {
-    uint64_t *ids = NULL;
-    size_t    n = 0, capacity = 0;
-    uint32_t  n_batches =
-        is_send ? ferry_schedule_send_count(rounds, self) : ferry_schedule_recv_count(rounds, self);
-    for (uint32_t i = 0; i < n_batches; i++) {
-        uint64_t    number = 0;
-        ferry_batch batch  = FERRY_BATCH_INIT;
-        if (is_send) {
-            ferry_schedule_send_at(rounds, self, i, &number, NULL);
-        } else {
-            ferry_schedule_recv_at(rounds, self, i, &number, NULL);
+    for (uint32_t s = 0; s < batch->n_segments; s++) {
+        ferry_segment segment = FERRY_SEGMENT_INIT;
+        ferry_status  status =
+            ferry_schedule_segment_at(rounds, batch->first_segment + s, &segment, error);
+        if (status != FERRY_OK) {
+            return status;
         }
-        ferry_schedule_batch_at(rounds, number, &batch, NULL);
-        if ((is_send ? batch.to : batch.from) != peer) {
+        if (!segment.is_relayed) {
             continue;
         }
-        for (uint32_t s = 0; s < batch.n_segments; s++) {
-            ferry_segment segment = FERRY_SEGMENT_INIT;
-            ferry_schedule_segment_at(rounds, batch.first_segment + s, &segment, NULL);
-            if (!segment.is_relayed) {
-                continue;
-            }
-            if (!fy_reserve((void **)&ids, &capacity, n + 1, sizeof *ids)) {
-                fy_free(ids);
-                return fy_fail_no_memory(error, "relays");
-            }
-            ids[n++] = segment.task_id;
+        if (!fy_reserve((void **)&all->items, &all->capacity, all->n + 1, sizeof *all->items)) {
+            return fy_fail_no_memory(error, "relays");
+        }
+        all->items[all->n++] = (relayed){.peer = peer, .task_id = segment.task_id};
+    }
+    return FERRY_OK;
+}
+
+/* In all batches that this rank sends, or receives: each is looked at once, for all channels. */
+static ferry_status list_relayed(const ferry_schedule *rounds, uint32_t self, bool is_send,
+                                 relays *all, ferry_error *error)
+{
+    uint32_t n = count_batches(rounds, self, is_send);
+    for (uint32_t i = 0; i < n; i++) {
+        ferry_batch  batch;
+        ferry_status status = batch_at(rounds, self, is_send, i, &batch, error);
+        if (status == FERRY_OK) {
+            status = add_relayed(rounds, &batch, is_send ? batch.to : batch.from, all, error);
+        }
+        if (status != FERRY_OK) {
+            return status;
         }
     }
-    *ids_out = ids;
-    *n_out   = n == 0 ? 0 : unique(ids, n);
+    tidy(all);
     return FERRY_OK;
 }
 
@@ -183,35 +208,52 @@ uint32_t fy_receive_of_task(const ferry_service *service, uint64_t task_id)
     return found == NULL ? FY_NONE : found->receive;
 }
 
-static ferry_status find_relays(ferry_service *service, fy_channel *channel, ferry_error *error)
+static ferry_status take_relayed_sends(fy_channel *channel, const relayed *items, size_t n,
+                                       ferry_error *error)
 {
-    const ferry_schedule *rounds = service->exec->rounds;
-    uint32_t              self   = service->world->rank;
-    uint64_t             *ids    = NULL;
-    size_t                n      = 0;
-    ferry_status          status =
-        relayed_ids(rounds, self, channel->peer, true, &channel->relayed_sends, &n, error);
+    channel->relayed_sends = fy_alloc(n, sizeof *channel->relayed_sends);
+    if (channel->relayed_sends == NULL) {
+        return fy_fail_no_memory(error, "relays");
+    }
+    for (size_t i = 0; i < n; i++) {
+        channel->relayed_sends[i] = items[i].task_id;
+    }
     channel->n_relayed_sends = (uint32_t)n;
-    if (status == FERRY_OK) {
-        status = relayed_ids(rounds, self, channel->peer, false, &ids, &n, error);
+    return FERRY_OK;
+}
+
+static ferry_status take_relayed_receives(const ferry_service *service, fy_channel *channel,
+                                          const relayed *items, size_t n, ferry_error *error)
+{
+    channel->relayed_receives = fy_alloc(n, sizeof *channel->relayed_receives);
+    if (channel->relayed_receives == NULL) {
+        return fy_fail_no_memory(error, "relays");
     }
-    if (status == FERRY_OK && n > 0) {
-        channel->relayed_receives = fy_alloc(n, sizeof *channel->relayed_receives);
-        if (channel->relayed_receives == NULL) {
-            status = fy_fail_no_memory(error, "relays");
-        }
-    }
-    for (size_t i = 0; status == FERRY_OK && i < n; i++) {
-        uint32_t end = fy_receive_of_task(service, ids[i]);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t end = fy_receive_of_task(service, items[i].task_id);
         if (end == FY_NONE) {
-            status = fy_fail(error, FERRY_ERR_EXCHANGE,
-                             "the schedule relays task %llu to rank %u, which does not receive it",
-                             (unsigned long long)ids[i], self);
-        } else {
-            channel->relayed_receives[channel->n_relayed_receives++] = end;
+            return fy_fail(error, FERRY_ERR_EXCHANGE,
+                           "the schedule relays task %llu to rank %u, which does not receive it",
+                           (unsigned long long)items[i].task_id, service->world->rank);
         }
+        channel->relayed_receives[channel->n_relayed_receives++] = end;
     }
-    fy_free(ids);
+    return FERRY_OK;
+}
+
+static ferry_status find_relays(ferry_service *service, bool is_send, ferry_error *error)
+{
+    relays       all = {.items = NULL};
+    ferry_status status =
+        list_relayed(service->exec->rounds, service->world->rank, is_send, &all, error);
+    for (size_t begin = 0, end; status == FERRY_OK && begin < all.n; begin = end) {
+        const relayed *first   = &all.items[begin];
+        fy_channel    *channel = fy_channel_of(service->exec, first->peer);
+        for (end = begin + 1; end < all.n && all.items[end].peer == first->peer; end++) {}
+        status = is_send ? take_relayed_sends(channel, first, end - begin, error)
+                         : take_relayed_receives(service, channel, first, end - begin, error);
+    }
+    fy_free(all.items);
     return status;
 }
 
@@ -235,8 +277,8 @@ ferry_status fy_channels_make(ferry_service *service, ferry_error *error)
     if (status == FERRY_OK && exec->rounds != NULL) {
         status = index_receives(service, error);
     }
-    for (uint32_t c = 0; status == FERRY_OK && exec->rounds != NULL && c < exec->n_channels; c++) {
-        status = find_relays(service, &exec->channels[c], error);
+    for (int is_send = 0; status == FERRY_OK && exec->rounds != NULL && is_send < 2; is_send++) {
+        status = find_relays(service, is_send, error);
     }
     fy_free(m.is_peer);
     return status;

@@ -44,6 +44,7 @@ void fy_exec_destroy(fy_exec *exec)
     fy_free(exec->hashes);
     fy_free(exec->here);
     fy_free(exec->there);
+    fy_free(exec->ready);
     fy_free(exec->spans);
     fy_free(exec);
 }

@@ -233,6 +233,7 @@ struct fy_exec {
     uint64_t        local_hashes; /* from here on of the local ones; NULL: none are wanted */
     uint64_t        in_bytes, out_bytes, local_bytes;
     struct iovec   *here, *there; /* FY_MOST_VECTORS each */
+    uint32_t       *ready;        /* channels that can send, while one is chosen */
     ferry_span     *spans;
     size_t          n_spans, span_capacity;
     /* Of the run. */
@@ -241,6 +242,7 @@ struct fy_exec {
     uint32_t run;      /* its number on the words */
     uint32_t n_local;  /* items done */
     uint32_t n_away;   /* items in turns that were sent, and not yet dealt with */
+    bool     gives;    /* somebody's turn may have come, which is looked for once a step */
     uint64_t done_bytes;
     int64_t  begin_ns, tick_ns, pulse_ns, told_ns, ask_ns, called_ns;
     int64_t  waits_since_ns; /* 0: it works */

@@ -169,6 +169,8 @@ ferry_status fy_items_finish(ferry_service *service, ferry_error *error)
     exec->local_bytes = exec->local.bytes;
     exec->here        = fy_alloc(FY_MOST_VECTORS, sizeof *exec->here);
     exec->there       = fy_alloc(FY_MOST_VECTORS, sizeof *exec->there);
-    return exec->here == NULL || exec->there == NULL ? fy_fail_no_memory(error, "a schedule")
-                                                     : FERRY_OK;
+    exec->ready       = fy_alloc(exec->n_channels, sizeof *exec->ready);
+    return exec->here == NULL || exec->there == NULL || exec->ready == NULL
+               ? fy_fail_no_memory(error, "a schedule")
+               : FERRY_OK;
 }

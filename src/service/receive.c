@@ -153,7 +153,7 @@ static uint32_t look(ferry_service *service, fy_channel *channel)
     uint32_t number = fy_channel_number(exec, channel);
     if (!channel->entered && word_of(service, number, FY_WORD_ENTERED) == exec->run) {
         channel->entered = true;
-        fy_turns_give(service);
+        exec->gives      = true;
     }
     if (channel->in_turns && channel->n_sent < channel->out.n_items) {
         uint64_t turn = word_of(service, number, FY_WORD_TURN);
@@ -194,9 +194,7 @@ static bool deal_some(ferry_service *service, fy_channel *channel, uint32_t n_he
         fy_run_signal(service, channel, FY_WORD_CONSUMED,
                       (uint64_t)service->exec->run << 32 | channel->n_dealt);
     }
-    if (end > begin && channel->in_turns) {
-        fy_turns_give(service);
-    }
+    service->exec->gives = service->exec->gives || (end > begin && channel->in_turns);
     return end > begin;
 }
 
@@ -207,6 +205,10 @@ bool fy_receive_step(ferry_service *service)
     for (uint32_t c = 0; c < exec->n_channels; c++) {
         fy_channel *channel = &exec->channels[c];
         worked              = deal_some(service, channel, look(service, channel)) || worked;
+    }
+    if (exec->gives) { /* for all of them: it looks at every channel */
+        exec->gives = false;
+        fy_turns_give(service);
     }
     return worked;
 }

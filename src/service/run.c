@@ -112,6 +112,7 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     exec->run      = ++service->n_runs_begun;
     exec->n_local  = 0;
     exec->n_away   = 0;
+    exec->gives    = false;
     exec->status   = FERRY_OK;
     exec->culprit  = FERRY_ANY_RANK;
     exec->halted = exec->told_halt = false;

@@ -276,21 +276,79 @@ static bool can_send(const ferry_service *service, const fy_channel *channel)
             fy_transport_has_room(service->transport, channel->peer));
 }
 
-bool fy_send_step(ferry_service *service)
+/*
+ * Whose item comes first, by a heap of the channels that can send. A look at all channels is worth
+ * an item where there are few of them. Where there are many it is worth several, for what comes in
+ * is looked at in between, and that takes as long: but no longer than a moment.
+ */
+enum { CHANNELS_PER_ITEM = 32 };
+static const int64_t MOMENT_NS = 1000000;
+
+static bool goes_before(const fy_exec *exec, uint32_t a, uint32_t b)
 {
-    fy_exec    *exec = service->exec;
-    fy_channel *best = NULL;
+    const fy_channel *x = &exec->channels[a], *y = &exec->channels[b];
+    uint64_t          first = x->out.items[x->n_sent].order, second = y->out.items[y->n_sent].order;
+    return first != second ? first < second : a < b;
+}
+
+static void sift_down(fy_exec *exec, size_t n, size_t i)
+{
+    uint32_t moved = exec->ready[i];
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && goes_before(exec, exec->ready[child + 1], exec->ready[child])) {
+            child++;
+        }
+        if (goes_before(exec, moved, exec->ready[child])) {
+            break;
+        }
+        exec->ready[i] = exec->ready[child];
+    }
+    exec->ready[i] = moved;
+}
+
+static size_t find_ready(ferry_service *service)
+{
+    fy_exec *exec = service->exec;
+    size_t   n    = 0;
     for (uint32_t c = 0; c < exec->n_channels; c++) {
-        fy_channel *channel = &exec->channels[c];
-        if (can_send(service, channel) &&
-            (best == NULL ||
-             channel->out.items[channel->n_sent].order < best->out.items[best->n_sent].order)) {
-            best = channel;
+        if (can_send(service, &exec->channels[c])) {
+            exec->ready[n++] = c;
         }
     }
-    if (best == NULL) {
+    for (size_t i = n / 2; i-- > 0;) {
+        sift_down(exec, n, i);
+    }
+    return n;
+}
+
+/* The first has sent: in front comes whoever is first now and can. How many are left. */
+static size_t find_next(ferry_service *service, size_t n)
+{
+    fy_exec *exec = service->exec;
+    do {
+        if (!can_send(service, &exec->channels[exec->ready[0]])) {
+            exec->ready[0] = exec->ready[--n];
+        }
+        if (n > 0) {
+            sift_down(exec, n, 0);
+        }
+    } while (n > 0 && !can_send(service, &exec->channels[exec->ready[0]]));
+    return n;
+}
+
+bool fy_send_step(ferry_service *service)
+{
+    fy_exec *exec = service->exec;
+    size_t   n    = find_ready(service);
+    if (n == 0) {
         return false;
     }
-    send_items(service, best);
+    uint32_t left  = 1 + exec->n_channels / CHANNELS_PER_ITEM;
+    int64_t  until = fy_now_ns() + MOMENT_NS;
+    while (n > 0 && left > 0 && exec->status == FERRY_OK) {
+        send_items(service, &exec->channels[exec->ready[0]]);
+        left = fy_now_ns() < until ? left - 1 : 0;
+        n    = left > 0 ? find_next(service, n) : n;
+    }
     return true;
 }

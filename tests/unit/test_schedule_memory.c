@@ -4,51 +4,8 @@
  * plans have a hundred million. Memory is counted, not measured.
  */
 #include "support/check.h"
+#include "support/counted_memory.h"
 #include "support/spec.h"
-
-#include <malloc.h>
-
-void *__real_malloc(size_t n_bytes);
-void *__real_calloc(size_t n, size_t item_bytes);
-void *__real_realloc(void *items, size_t n_bytes);
-void  __real_free(void *items);
-void *__wrap_malloc(size_t n_bytes);
-void *__wrap_calloc(size_t n, size_t item_bytes);
-void *__wrap_realloc(void *items, size_t n_bytes);
-void  __wrap_free(void *items);
-
-static size_t live, most;
-
-static void *add(void *items)
-{
-    live += items == NULL ? 0 : malloc_usable_size(items);
-    most = live > most ? live : most;
-    return items;
-}
-
-void *__wrap_malloc(size_t n_bytes)
-{
-    return add(__real_malloc(n_bytes));
-}
-
-void *__wrap_calloc(size_t n, size_t item_bytes)
-{
-    return add(__real_calloc(n, item_bytes));
-}
-
-void *__wrap_realloc(void *items, size_t n_bytes)
-{
-    size_t before = items == NULL ? 0 : malloc_usable_size(items);
-    void  *moved  = __real_realloc(items, n_bytes);
-    live -= moved == NULL ? 0 : before;
-    return add(moved);
-}
-
-void __wrap_free(void *items)
-{
-    live -= items == NULL ? 0 : malloc_usable_size(items);
-    __real_free(items);
-}
 
 typedef struct cost {
     size_t most, kept;

@@ -216,12 +216,68 @@ static void test_batches(void **state)
     }
 }
 
+/*
+ * Regions: what all ranks tell each other of a symmetric one does not grow with those that there
+ * are or with the world, and of registered memory they tell nothing until its key is handed over.
+ */
+static void make_regions(rank_thread *self)
+{
+    enum { MOST_REGIONS = 32, REGION_BYTES = 64 };
+    const uint32_t      *n         = self->context;
+    ferry_transport     *transport = NULL;
+    ferry_region        *symmetric[MOST_REGIONS], *registered[MOST_REGIONS];
+    static unsigned char memory[MOST_RANKS][REGION_BYTES];
+    ferry_buffer         buffer = ferry_buffer_of(memory[self->rank], REGION_BYTES);
+    unsigned char        key[FERRY_KEY_BYTES];
+    size_t               key_bytes = 0;
+    expect_ok(self, ferry_transport_open(self->world, "inproc", &transport, &self->error));
+    for (uint32_t i = 0; i < *n; i++) {
+        expect_ok(self, ferry_region_alloc(transport, REGION_BYTES, &symmetric[i], &self->error));
+        expect_ok(self, ferry_region_register(transport, &buffer, &registered[i], &self->error));
+        expect_ok(self, ferry_region_export(registered[i], key, &key_bytes, &self->error));
+    }
+    for (uint32_t i = 0; i < *n; i++) {
+        ferry_region_free(registered[i]);
+        ferry_region_free(symmetric[i]);
+    }
+    ferry_transport_close(transport);
+}
+
+static traffic traffic_of_regions(uint32_t n_ranks, uint32_t n_regions)
+{
+    atomic_store(&n_gathered, 0);
+    atomic_store(&n_calls, 0);
+    run_ranks(n_ranks, NULL, make_regions, &n_regions);
+    return (traffic){.bytes = atomic_load(&n_gathered) / n_ranks,
+                     .calls = atomic_load(&n_calls) / n_ranks};
+}
+
+static void test_regions(void **state)
+{
+    enum { FEW = 8, MANY = 32, MOST_CALLS = 4, MOST_BYTES = 64 };
+    traffic each[2];
+    (void)state;
+    for (int large = 0; large < 2; large++) {
+        uint32_t n_ranks = large ? 12 : 3;
+        traffic  few = traffic_of_regions(n_ranks, FEW), many = traffic_of_regions(n_ranks, MANY);
+        each[large] = (traffic){.bytes = (many.bytes - few.bytes) / (MANY - FEW),
+                                .calls = (many.calls - few.calls) / (MANY - FEW)};
+        check_at(each[large].calls > 0 && each[large].calls <= MOST_CALLS &&
+                     each[large].bytes <= MOST_BYTES,
+                 "%u ranks: %zu gathers and %zu bytes for a region", n_ranks, each[large].calls,
+                 each[large].bytes);
+    }
+    assert_int_equal(each[0].calls, each[1].calls);
+    assert_int_equal(each[0].bytes, each[1].bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tasks),
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_regions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
