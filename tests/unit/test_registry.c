@@ -1,11 +1,54 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "transport/registry.h"
 
+#include "base/plugin.h"
 #include "transport/choose.h"
 
 #include "support/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+
+ferry_status __real_fy_plugin_load(const char *name, const char *symbol, fy_plugin_fn *function_out,
+                                   const char **path_out, ferry_error *error);
+ferry_status __wrap_fy_plugin_load(const char *name, const char *symbol, fy_plugin_fn *function_out,
+                                   const char **path_out, ferry_error *error);
+
+static fy_engine other_release = {.abi = FY_ENGINE_ABI + 2};
+static bool      gives_other;
+
+static const fy_engine *engine_of_other_release(void)
+{
+    return &other_release;
+}
+
+ferry_status __wrap_fy_plugin_load(const char *name, const char *symbol, fy_plugin_fn *function_out,
+                                   const char **path_out, ferry_error *error)
+{
+    if (!gives_other) {
+        return __real_fy_plugin_load(name, symbol, function_out, path_out, error);
+    }
+    *function_out = (fy_plugin_fn)engine_of_other_release;
+    *path_out     = "/there/it.so";
+    return FERRY_OK;
+}
+
+/* A plugin of another release is named with both versions, its own first. */
+static void test_other_release(void **state)
+{
+    const fy_engine *table = NULL;
+    ferry_error      error;
+    char             sentence[160];
+    (void)state;
+    gives_other = true;
+    check_status("other release", FERRY_ERR_UNSUPPORTED,
+                 fy_engine_get(FY_ENGINE_UCX, &table, &error), &error);
+    gives_other = false;
+    snprintf(sentence, sizeof sentence,
+             "/there/it.so speaks version %u of the plugin interface and this library version %u",
+             FY_ENGINE_ABI + 2, FY_ENGINE_ABI);
+    check_says("other release", sentence, &error);
+}
 
 static void test_engines_are_listed(void **state)
 {
@@ -192,6 +235,7 @@ int main(void)
     /* A plugin that is loaded stays, so what is said without it comes first. */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_absent_plugin),
+        cmocka_unit_test(test_other_release),
         cmocka_unit_test(test_reach),
         cmocka_unit_test(test_engines_are_listed),
         cmocka_unit_test(test_inner_engines_are_there),

@@ -245,8 +245,9 @@ static void check_waits(rank_thread *self, ferry_transport *transport, ferry_reg
 }
 
 /* Arguments that are wrong in themselves; rank 0 alone makes the calls. */
-static void check_arguments(rank_thread *self, ferry_transport *transport, ferry_region *region,
-                            ferry_transport *other, ferry_region *foreign)
+/* What cannot be put, or fetched. */
+static void check_moves(rank_thread *self, ferry_transport *transport, ferry_region *region,
+                        ferry_transport *other, ferry_region *foreign)
 {
     unsigned char bytes[64] = {0};
     ferry_error  *error     = &self->error;
@@ -256,10 +257,8 @@ static void check_arguments(rank_thread *self, ferry_transport *transport, ferry
     ferry_buffer  strange   = buffer;
     ferry_signal  signal    = {foreign, 0, 1, FERRY_SIGNAL_SET};
     ferry_queue  *queue     = (ferry_queue *)(void *)bytes;
-    ferry_region *registered;
-    device.kind          = FERRY_MEMORY_CUDA;
-    strange.registration = region;
-    check_waits(self, transport, region);
+    device.kind             = FERRY_MEMORY_CUDA;
+    strange.registration    = region;
     expect_status(self, FERRY_ERR_MISUSE, ferry_put(NULL, 1, region, 0, &buffer, NULL, error));
     expect_status(self, FERRY_ERR_MISUSE, ferry_put(transport, 1, NULL, 0, &buffer, NULL, error));
     expect_status(self, FERRY_ERR_MISUSE, ferry_put(transport, 1, region, 0, NULL, NULL, error));
@@ -286,6 +285,12 @@ static void check_arguments(rank_thread *self, ferry_transport *transport, ferry
     expect_status(self, FERRY_ERR_MISUSE,
                   ferry_put_signal(transport, 1, region, 0, &buffer, &signal, NULL, error));
     expect_says(self, "belongs to another transport");
+}
+
+/* What cannot be waited for. */
+static void check_conditions(rank_thread *self, ferry_transport *transport, ferry_region *region)
+{
+    ferry_error *error = &self->error;
     expect_status(self, FERRY_ERR_MISUSE,
                   ferry_signal_wait(transport, region, 0, (ferry_compare)4, 1, 1, 0, NULL, error));
     expect_status(self, FERRY_ERR_MISUSE,
@@ -296,6 +301,19 @@ static void check_arguments(rank_thread *self, ferry_transport *transport, ferry
         self, FERRY_ERR_MISUSE,
         ferry_signal_wait(transport, region, 0, FERRY_COMPARE_EQ, 1, 1, NAN, NULL, error));
     expect_status(self, FERRY_ERR_MISUSE, ferry_transport_peer(transport, 2, NULL, NULL, error));
+}
+
+/* What cannot be registered, and what registered memory is not for. */
+static void check_registering(rank_thread *self, ferry_transport *transport, ferry_region *region)
+{
+    unsigned char bytes[64]  = {0};
+    ferry_error  *error      = &self->error;
+    ferry_buffer  buffer     = ferry_buffer_of(bytes, sizeof bytes);
+    ferry_buffer  nowhere    = ferry_buffer_of(NULL, 1);
+    ferry_buffer  device     = buffer;
+    ferry_region *registered = NULL;
+    ferry_signal  signal     = {NULL, 0, 1, FERRY_SIGNAL_SET};
+    device.kind              = FERRY_MEMORY_CUDA;
     expect_status(self, FERRY_ERR_UNSUPPORTED,
                   ferry_region_register(transport, &device, &registered, error));
     expect_status(self, FERRY_ERR_MISUSE,
@@ -309,8 +327,6 @@ static void check_arguments(rank_thread *self, ferry_transport *transport, ferry
                   ferry_put(transport, 1, registered, 0, &buffer, NULL, error));
     expect_says(self, "registered memory of rank 0, not of rank 1");
     ferry_region_free(registered);
-    ferry_region_free(NULL);
-    ferry_transport_close(NULL);
 }
 
 static void run_arguments(rank_thread *self)
@@ -323,7 +339,12 @@ static void run_arguments(rank_thread *self)
         expect_ok(self, ferry_region_alloc(transports[i], 100, &regions[i], &self->error));
     }
     if (self->rank == 0) {
-        check_arguments(self, transports[0], regions[0], transports[1], regions[1]);
+        check_waits(self, transports[0], regions[0]);
+        check_moves(self, transports[0], regions[0], transports[1], regions[1]);
+        check_conditions(self, transports[0], regions[0]);
+        check_registering(self, transports[0], regions[0]);
+        ferry_region_free(NULL);
+        ferry_transport_close(NULL);
     }
     for (int i = 0; i < 2; i++) {
         ferry_region_free(regions[i]);
@@ -381,69 +402,93 @@ static void test_disagreement(void **state)
  * Registered memory
  */
 
-static void run_registered(rank_thread *self)
+enum { OWN_BYTES = 20000, PUT_BYTES = 12345, PUT_AT = 1001 };
+static unsigned char memories[MOST_RANKS][OWN_BYTES];
+
+/* The region of another rank, by its key. */
+static void import_from(rank_thread *self, ferry_transport *transport, const ferry_region *own,
+                        uint32_t peer, ferry_region **imported_out)
 {
-    ferry_transport     *transport;
-    ferry_region        *region;
-    ferry_region        *own;
-    ferry_region        *imported;
-    static unsigned char memories[MOST_RANKS][20000];
-    unsigned char       *memory = memories[self->rank];
-    unsigned char        key[FERRY_KEY_BYTES];
-    size_t               key_bytes = 0;
-    ferry_error         *error     = &self->error;
-    uint32_t             next      = (self->rank + 1) % self->n_ranks;
-    ferry_buffer         buffer    = ferry_buffer_of(memory, sizeof memories[0]);
-    memset(memory, 0, sizeof memories[0]);
-    expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
-    expect_ok(self, ferry_region_alloc(transport, 64, &region, error));
-    expect_status(self, FERRY_ERR_MISUSE, ferry_region_export(region, key, &key_bytes, error));
-    expect_ok(self, ferry_region_register(transport, &buffer, &own, error));
-    expect(self, ferry_region_base(own) == memory);
+    unsigned char key[FERRY_KEY_BYTES];
+    size_t        key_bytes = 0;
+    ferry_error  *error     = &self->error;
+    const void   *all;
     expect_ok(self, ferry_region_export(own, key, &key_bytes, error));
     expect(self, key_bytes <= FERRY_KEY_BYTES);
-    const void *all;
     expect_ok(self, ferry_world_all_gather(self->world, key, key_bytes, &all, error));
-    memcpy(key, (const unsigned char *)all + next * key_bytes, key_bytes);
-    expect_ok(self, ferry_region_import(transport, key, key_bytes, &imported, error));
-    expect(self, ferry_region_base(imported) == NULL);
-    expect(self, ferry_region_bytes(imported) == sizeof memories[0]);
+    expect_ok(self, ferry_region_import(transport, (const unsigned char *)all + peer * key_bytes,
+                                        key_bytes, imported_out, error));
+    expect(self, ferry_region_base(*imported_out) == NULL);
+    expect(self, ferry_region_bytes(*imported_out) == OWN_BYTES);
     /* Among threads every pointer is good, but shm maps only what ferry allocated. */
-    bool shares = strcmp(self->context, "inproc") == 0 || next == self->rank;
-    expect(self, ferry_region_pointer(imported, next) == (shares ? memories[next] : NULL));
-    expect(self, self->n_ranks == 1 || ferry_region_pointer(imported, self->rank) == NULL);
+    bool shares = strcmp(self->context, "inproc") == 0 || peer == self->rank;
+    expect(self, ferry_region_pointer(*imported_out, peer) == (shares ? memories[peer] : NULL));
+    expect(self, self->n_ranks == 1 || ferry_region_pointer(*imported_out, self->rank) == NULL);
+}
 
-    unsigned char bytes[12345];
-    fill(bytes, sizeof bytes, self->rank);
-    ferry_buffer source = ferry_buffer_of(bytes, sizeof bytes);
-    ferry_signal signal = {region, 8, 1, FERRY_SIGNAL_SET};
+/* Each puts into the memory of the next, finds what came from the one before, and gets it back. */
+static void put_and_get(rank_thread *self, ferry_transport *transport, ferry_region *words,
+                        ferry_region *imported, const unsigned char *bytes)
+{
+    uint32_t             next   = (self->rank + 1) % self->n_ranks;
+    const unsigned char *memory = memories[self->rank];
+    ferry_error         *error  = &self->error;
+    ferry_buffer         source = ferry_buffer_of((unsigned char *)(uintptr_t)bytes, PUT_BYTES);
+    ferry_signal         signal = {words, 8, 1, FERRY_SIGNAL_SET};
     if (self->n_ranks > 2) {
         uint32_t wrong = (next + 1) % self->n_ranks;
         expect_status(self, FERRY_ERR_MISUSE,
                       ferry_put(transport, wrong, imported, 0, &source, NULL, error));
     }
     expect_ok(self,
-              ferry_put_signal(transport, next, imported, 1001, &source, &signal, NULL, error));
-    expect_ok(self, ferry_signal_wait(transport, region, 8, FERRY_COMPARE_NE, 0, FERRY_ANY_RANK, 20,
+              ferry_put_signal(transport, next, imported, PUT_AT, &source, &signal, NULL, error));
+    expect_ok(self, ferry_signal_wait(transport, words, 8, FERRY_COMPARE_NE, 0, FERRY_ANY_RANK, 20,
                                       NULL, error));
     /* Each thread has a mapping of its own of shm's words: to ThreadSanitizer they are not one. */
     expect_ok(self, ferry_world_barrier(self->world, error));
-    unsigned char wanted[sizeof bytes];
+    unsigned char wanted[PUT_BYTES];
     fill(wanted, sizeof wanted, (self->rank + self->n_ranks - 1) % self->n_ranks);
-    expect(self, memcmp(memory + 1001, wanted, sizeof wanted) == 0);
-    expect(self, memory[1000] == 0 && memory[1001 + sizeof wanted] == 0);
+    expect(self, memcmp(memory + PUT_AT, wanted, sizeof wanted) == 0);
+    expect(self, memory[PUT_AT - 1] == 0 && memory[PUT_AT + sizeof wanted] == 0);
     ferry_buffer target = ferry_buffer_of(wanted, sizeof wanted);
-    expect_ok(self, ferry_get(transport, next, imported, 1001, &target, NULL, error));
+    expect_ok(self, ferry_get(transport, next, imported, PUT_AT, &target, NULL, error));
     expect_ok(self, ferry_flush(transport, next, NULL, error));
     expect(self, memcmp(wanted, bytes, sizeof wanted) == 0);
     expect_ok(self, ferry_world_barrier(self->world, error));
+}
+
+static void run_registered(rank_thread *self)
+{
+    ferry_transport *transport;
+    ferry_region    *words, *own, *imported = NULL;
+    unsigned char    bytes[PUT_BYTES], key[FERRY_KEY_BYTES];
+    size_t           key_bytes = 0;
+    ferry_error     *error     = &self->error;
+    unsigned char   *memory    = memories[self->rank];
+    ferry_buffer     buffer    = ferry_buffer_of(memory, OWN_BYTES);
+    ferry_buffer     source    = ferry_buffer_of(bytes, sizeof bytes);
+    memset(memory, 0, OWN_BYTES);
+    fill(bytes, sizeof bytes, self->rank);
+    expect_ok(self, ferry_transport_open(self->world, self->context, &transport, error));
+    expect_ok(self, ferry_region_alloc(transport, 64, &words, error));
+    expect_status(self, FERRY_ERR_MISUSE, ferry_region_export(words, key, &key_bytes, error));
+    expect_ok(self, ferry_region_register(transport, &buffer, &own, error));
+    expect(self, ferry_region_base(own) == memory);
+    import_from(self, transport, own, (self->rank + 1) % self->n_ranks, &imported);
+    if (self->wrong[0] != '\0') {
+        return;
+    }
+    put_and_get(self, transport, words, imported, bytes);
+    if (self->wrong[0] != '\0') {
+        return;
+    }
     /* The owner reaches its own as well. */
     expect_ok(self, ferry_put(transport, self->rank, own, 0, &source, NULL, error));
     expect(self, memcmp(memory, bytes, 1000) == 0);
     ferry_region_free(imported);
     expect_ok(self, ferry_world_barrier(self->world, error));
     ferry_region_free(own);
-    ferry_region_free(region);
+    ferry_region_free(words);
     ferry_transport_close(transport);
 }
 
@@ -819,6 +864,87 @@ static void test_shared_pointers(void **state)
     }
 }
 
+/*
+ * A key is of one block of memory, also where another block has taken its place among those of all
+ * ranks: many come and go, and each rank imports what is left of the next one's, and what is not.
+ */
+enum { N_BLOCKS = 24 };
+
+typedef struct told {
+    unsigned char key[FERRY_KEY_BYTES];
+    size_t        key_bytes;
+    void         *base;
+    bool          lives;
+} told;
+
+static void make_block(rank_thread *self, ferry_transport *transport, ferry_buffer *memory,
+                       told *its)
+{
+    expect_ok(self, ferry_memory_alloc(transport, 64, memory, &self->error));
+    expect_ok(self,
+              ferry_region_export(memory->registration, its->key, &its->key_bytes, &self->error));
+    its->base  = memory->base;
+    its->lives = true;
+}
+
+static void import_block(rank_thread *self, ferry_transport *transport, uint32_t owner,
+                         const told *its)
+{
+    ferry_region *imported = NULL;
+    ferry_status  status =
+        ferry_region_import(transport, its->key, its->key_bytes, &imported, &self->error);
+    if (its->lives) {
+        expect(self, status == FERRY_OK);
+        expect(self, ferry_region_pointer(imported, owner) == its->base);
+        ferry_region_free(imported);
+    } else {
+        expect(self, status == FERRY_ERR_MISUSE);
+        expect_says(self, "its memory has been freed");
+    }
+}
+
+static void run_blocks(rank_thread *self)
+{
+    ferry_transport *transport;
+    ferry_buffer     memory[N_BLOCKS];
+    told             own[N_BLOCKS];
+    const void      *all  = NULL;
+    uint32_t         next = (self->rank + 1) % self->n_ranks;
+    memset(own, 0, sizeof own);
+    expect_ok(self, ferry_transport_open(self->world, self->context, &transport, &self->error));
+    for (size_t i = 0; i < N_BLOCKS; i++) {
+        if (i >= N_BLOCKS / 2) { /* one goes, and one comes */
+            size_t gone = i - N_BLOCKS / 2;
+            ferry_memory_free(&memory[gone]);
+            own[gone].lives = false;
+        }
+        make_block(self, transport, &memory[i], &own[i]);
+        if (self->wrong[0] != '\0') {
+            return;
+        }
+    }
+    expect_ok(self, ferry_world_all_gather(self->world, own, sizeof own, &all, &self->error));
+    for (size_t i = 0; i < N_BLOCKS; i++) {
+        told its;
+        memcpy(&its, (const char *)all + next * sizeof own + i * sizeof its, sizeof its);
+        import_block(self, transport, next, &its);
+        if (self->wrong[0] != '\0') {
+            return;
+        }
+    }
+    expect_ok(self, ferry_world_barrier(self->world, &self->error));
+    for (size_t i = N_BLOCKS / 2; i < N_BLOCKS; i++) {
+        ferry_memory_free(&memory[i]);
+    }
+    ferry_transport_close(transport);
+}
+
+static void test_blocks(void **state)
+{
+    (void)state;
+    run_ranks(3, NULL, run_blocks, (void *)(uintptr_t) "inproc");
+}
+
 /* Memory goes whenever its owner says, before the transport's last holder does. */
 static void run_holders(rank_thread *self)
 {
@@ -902,6 +1028,7 @@ int main(void)
         cmocka_unit_test(test_abort),
         cmocka_unit_test(test_without_memory),
         cmocka_unit_test(test_shared_pointers),
+        cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_holders),
         cmocka_unit_test(test_scarce_memory),
         cmocka_unit_test(test_agreed),

@@ -20,30 +20,39 @@
 
 /* A symmetric region, as all ranks see it. */
 typedef struct heap {
-    struct heap *next;
-    uint64_t     id;
-    uint64_t     bytes;
-    uint32_t     n_users; /* ranks that have not released it */
-    void        *parts[]; /* by rank; complete when alloc has been agreed upon */
+    struct heap  *next;
+    struct heap **link; /* what points to this one */
+    uint64_t      id;
+    uint64_t      bytes;
+    uint32_t      n_users; /* ranks that have not released it */
+    void         *parts[]; /* by rank; complete when alloc has been agreed upon */
 } heap;
 
 /* Memory for a registered region, as its owner and those that imported it see it. */
 typedef struct block {
-    struct block *next;
-    uint64_t      id;
-    uint32_t      owner;
-    uint32_t      n_users; /* the owner and the imports that are not released */
-    void         *base;
-    uint64_t      bytes;
+    uint64_t id;
+    uint32_t owner;
+    uint32_t place;   /* among those of all ranks: its key */
+    uint32_t n_users; /* the owner and the imports that are not released */
+    void    *base;
+    uint64_t bytes;
 } block;
+
+/* Where a key leads to: a block, or none, and then to the next such place. */
+typedef struct place {
+    block   *block;
+    uint32_t next_free; /* plus one; 0: there is none */
+} place;
 
 /* What the ranks of a transport share. */
 typedef struct common {
     _Atomic uint32_t references;
     uint32_t         n_ranks;
-    pthread_mutex_t  lock; /* of the list and what is in it, but for parts that are complete */
-    heap            *heaps;
-    block           *blocks;
+    pthread_mutex_t  lock;  /* of the lists and what is in them, but for parts that are complete */
+    heap            *heaps; /* the newest first, which has the largest id */
+    place           *places;
+    size_t           n_places, place_capacity;
+    uint32_t         free_place; /* plus one */
     _Atomic uint32_t visitors[]; /* by rank: copies under way in memory that it registered */
 } common;
 
@@ -76,6 +85,7 @@ static void leave(common *shared, uint32_t n_references)
 {
     if (shared != NULL && atomic_fetch_sub(&shared->references, n_references) == n_references) {
         pthread_mutex_destroy(&shared->lock);
+        fy_free(shared->places);
         fy_free(shared);
     }
 }
@@ -137,10 +147,10 @@ static uint32_t capabilities(void *context, uint32_t peer)
 static heap *join_heap(common *shared, uint64_t id, uint64_t bytes)
 {
     heap *one = shared->heaps;
-    while (one != NULL && one->id != id) {
+    while (one != NULL && one->id > id) {
         one = one->next;
     }
-    if (one == NULL) {
+    if (one == NULL || one->id != id) {
         one = fy_alloc_zeroed(1, sizeof *one + shared->n_ranks * sizeof one->parts[0]);
         if (one == NULL) {
             return NULL;
@@ -148,7 +158,11 @@ static heap *join_heap(common *shared, uint64_t id, uint64_t bytes)
         one->id       = id;
         one->bytes    = bytes;
         one->next     = shared->heaps;
+        one->link     = &shared->heaps;
         shared->heaps = one;
+        if (one->next != NULL) {
+            one->next->link = &one->next;
+        }
     }
     one->n_users++;
     return one;
@@ -178,15 +192,6 @@ static ferry_status alloc(void *context, fy_region_view *region, void **attachme
     return FERRY_OK;
 }
 
-static void remove_heap(common *shared, heap *one)
-{
-    heap **link = &shared->heaps;
-    while (*link != one) {
-        link = &(*link)->next;
-    }
-    *link = one->next;
-}
-
 /* Only where the world has failed: else peers stop by themselves before memory goes. */
 static void await_visitors(const inproc *state)
 {
@@ -201,7 +206,10 @@ static void release_heap(common *shared, heap *one)
     pthread_mutex_lock(&shared->lock);
     bool last = --one->n_users == 0;
     if (last) {
-        remove_heap(shared, one);
+        *one->link = one->next;
+    }
+    if (last && one->next != NULL) {
+        one->next->link = one->link;
     }
     pthread_mutex_unlock(&shared->lock);
     if (last) {
@@ -215,6 +223,23 @@ static void release_heap(common *shared, heap *one)
 /*
  * Memory for registered regions
  */
+
+/* Under the lock; false: no memory. */
+static bool take_place(common *shared, block *one)
+{
+    if (shared->free_place != 0) {
+        one->place         = shared->free_place - 1;
+        shared->free_place = shared->places[one->place].next_free;
+    } else if (shared->n_places < UINT32_MAX - 1 &&
+               fy_reserve((void **)&shared->places, &shared->place_capacity, shared->n_places + 1,
+                          sizeof *shared->places)) {
+        one->place = (uint32_t)shared->n_places++;
+    } else {
+        return false;
+    }
+    shared->places[one->place] = (place){.block = one};
+    return true;
+}
 
 static ferry_status alloc_local(void *context, fy_region_view *region, void **attachment_out,
                                 ferry_error *error)
@@ -237,24 +262,34 @@ static ferry_status alloc_local(void *context, fy_region_view *region, void **at
                      .base    = base,
                      .bytes   = region->bytes};
     pthread_mutex_lock(&state->common->lock);
-    fresh->next           = state->common->blocks;
-    state->common->blocks = fresh;
+    bool placed = take_place(state->common, fresh);
     pthread_mutex_unlock(&state->common->lock);
+    if (!placed) {
+        fy_pages_free(base, region->bytes);
+        fy_free(fresh);
+        return fy_fail_no_memory(error, "memory that others can reach");
+    }
     region->base    = base;
     *attachment_out = fresh;
     return FERRY_OK;
 }
 
 /* One user more; NULL if the owner's memory and all imports of it are gone. */
-static block *join_block(common *shared, uint32_t owner, uint64_t id)
+static block *join_block(common *shared, const fy_region_view *region)
 {
-    pthread_mutex_lock(&shared->lock);
-    block *one = shared->blocks;
-    while (one != NULL && (one->id != id || one->owner != owner)) {
-        one = one->next;
+    uint32_t at  = UINT32_MAX;
+    block   *one = NULL;
+    if (region->key_bytes == sizeof at) {
+        memcpy(&at, region->key, sizeof at);
     }
-    if (one != NULL) {
+    pthread_mutex_lock(&shared->lock);
+    if (at < shared->n_places) {
+        one = shared->places[at].block;
+    }
+    if (one != NULL && one->id == region->id && one->owner == region->owner) {
         one->n_users++;
+    } else {
+        one = NULL; /* another block has its place */
     }
     pthread_mutex_unlock(&shared->lock);
     return one;
@@ -264,11 +299,9 @@ static void release_block(common *shared, block *one)
 {
     pthread_mutex_lock(&shared->lock);
     bool last = --one->n_users == 0;
-    for (block **link = &shared->blocks; last && *link != NULL; link = &(*link)->next) {
-        if (*link == one) {
-            *link = one->next;
-            break;
-        }
+    if (last) {
+        shared->places[one->place] = (place){.next_free = shared->free_place};
+        shared->free_place         = one->place + 1;
     }
     pthread_mutex_unlock(&shared->lock);
     if (last) {
@@ -277,15 +310,19 @@ static void release_block(common *shared, block *one)
     }
 }
 
-/* The key says only whether there is a block to join. */
+/* The key says where the block is, if there is one to join. */
 static ferry_status export_key(void *context, const fy_region_view *region, void *attachment,
                                void *key, size_t *n_bytes_out, ferry_error *error)
 {
     (void)context;
     (void)region;
     (void)error;
-    *(unsigned char *)key = 1;
-    *n_bytes_out          = attachment != NULL;
+    const block *one = attachment;
+    *n_bytes_out     = 0;
+    if (one != NULL) {
+        memcpy(key, &one->place, sizeof one->place);
+        *n_bytes_out = sizeof one->place;
+    }
     return FERRY_OK;
 }
 
@@ -314,7 +351,7 @@ static ferry_status attach(void *context, const fy_region_view *region, void **a
                        "engine inproc shares only symmetric memory of its own");
     }
     if (region->kind == FY_REGION_IMPORTED && region->key_bytes > 0) {
-        one = join_block(state->common, region->owner, region->id);
+        one = join_block(state->common, region);
         if (one == NULL) {
             return fy_fail(error, FERRY_ERR_MISUSE,
                            "region %llu of rank %u cannot be imported: its memory has been freed",
