@@ -442,7 +442,10 @@ static fy_box filled_box(const fy_feed *feed, uint32_t n_dims)
 /*
  * A measure of boxes: the product over dimensions of h(end) - h(begin), for a random h of each. It
  * adds up as volumes do, however space is cut, and modulo 2^64, twice, no other set of boxes has
- * that of the whole but by chance. So no box is held against the others.
+ * that of the whole but by chance. So no box is held against the others. The hash is no secret: who
+ * searches for feeds that overlap and pass finds some, and has a plan of his own that `--prove`,
+ * which does compare boxes, refuses, as services do that would write a byte twice. A secret one
+ * would make the answer another from process to process.
  */
 static fy_hash128 place_hash(uint32_t dim, uint64_t at)
 {

@@ -390,11 +390,17 @@ ferry_status fy_pair_maker_put(fy_pair_maker *maker, uint32_t from, uint32_t to,
     uint32_t place       = pair->first + maker->n_put[from]++;
     pairs->tasks[place]  = *task;
     maker->origin[place] = origin;
+    maker->n_all++;
     return FERRY_OK;
 }
 
 ferry_status fy_pair_maker_finish(fy_pair_maker *maker, ferry_error *error)
 {
+    if (maker->n_all != maker->pairs->n_tasks) {
+        return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                       "%u tasks between ranks were counted, and %u came", maker->pairs->n_tasks,
+                       maker->n_all);
+    }
     ferry_status status = fy_contents_find(maker->pairs, maker->origin, maker->n_ids, error);
     fy_free(maker->origin);
     maker->origin = NULL;

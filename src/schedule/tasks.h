@@ -70,6 +70,7 @@ typedef struct fy_pair_maker {
     uint32_t   *n_put;   /* [n_ranks] of that pair's tasks */
     fy_hash128 *origin;  /* [n_tasks] equal for tasks of one content */
     uint64_t    n_ids;   /* ids are below */
+    uint32_t    n_all;   /* that were put */
 } fy_pair_maker;
 
 ferry_status fy_pair_maker_init(fy_pair_maker *maker, uint32_t n_ranks, uint64_t n_ids,
@@ -82,6 +83,7 @@ ferry_status fy_pair_maker_turn(fy_pair_maker *maker, ferry_error *error);
 /* origin is a hash of what the task reads, in which all that must be equal is contained. */
 ferry_status fy_pair_maker_put(fy_pair_maker *maker, uint32_t from, uint32_t to,
                                const fy_task *task, fy_hash128 origin, ferry_error *error);
+/* FERRY_ERR_INVALID_PLAN where not all have come that were counted. */
 ferry_status fy_pair_maker_finish(fy_pair_maker *maker, ferry_error *error);
 
 /*

@@ -28,7 +28,6 @@ ferry_status fy_share_init(fy_share *share, const fy_network *network, ferry_err
     if (share->ports == NULL || share->flows == NULL || share->links == NULL ||
         share->limits == NULL || share->queue == NULL || share->touched == NULL ||
         share->changed == NULL) {
-        fy_share_cleanup(share);
         return fy_fail_no_memory(error, "the shares of node ports");
     }
     for (size_t p = 0; p < n_ports; p++) {

@@ -50,6 +50,7 @@ typedef struct fy_share {
     uint32_t       n_changed;
 } fy_share;
 
+/* What a failure leaves goes with fy_share_cleanup, too. */
 ferry_status fy_share_init(fy_share *share, const fy_network *network, ferry_error *error);
 void         fy_share_cleanup(fy_share *share); /* of one that is all zero, too */
 

@@ -5,6 +5,7 @@
 #include "support/workloads.h"
 
 #include "schedule/rules.h"
+#include "schedule/tasks.h"
 
 #include <ferry/ferry.h>
 #include <ferry/scheduler.h>
@@ -410,15 +411,58 @@ static void test_bad_batches(void **state)
     ferry_scheduled_batches_destroy(list);
 }
 
+/* Tasks are counted and then put: one that is missing, or is one too many, is told. */
+static void test_counted_tasks(void **state)
+{
+    static const struct {
+        const char *name;
+        uint32_t    n_first, n_second; /* that are put, of two from rank 0 to 1 and one to 2 */
+        const char *says;              /* NULL: all is well */
+    } rows[] = {{"all", 2, 1, NULL},
+                {"none to the first", 0, 1, "3 tasks between ranks were counted, and 1 came"},
+                {"one too few", 1, 1, "3 tasks between ranks were counted, and 2 came"},
+                {"the last one is missing", 2, 0, "3 tasks between ranks were counted, and 2 came"},
+                {"one too many", 2, 2, "rank 0 has other tasks for rank 2 than were counted"}};
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        fy_pairs      pairs;
+        fy_pair_maker maker;
+        ferry_error   error;
+        must(fy_pair_maker_init(&maker, 3, 10, &pairs, &error), &error);
+        must(fy_pair_maker_count(&maker, 0, 1, &error), &error);
+        must(fy_pair_maker_count(&maker, 0, 1, &error), &error);
+        must(fy_pair_maker_count(&maker, 0, 2, &error), &error);
+        must(fy_pair_maker_turn(&maker, &error), &error);
+        ferry_status status = FERRY_OK;
+        for (uint32_t t = 0; t < rows[i].n_first + rows[i].n_second && status == FERRY_OK; t++) {
+            fy_task    task   = {.id = t, .bytes = 8, .element = 2, .content = FY_NO_CONTENT};
+            fy_hash128 origin = {.low = t + 1};
+            uint32_t   to     = t < rows[i].n_first ? 1 : 2;
+            status            = fy_pair_maker_put(&maker, 0, to, &task, origin, &error);
+        }
+        if (status == FERRY_OK) {
+            status = fy_pair_maker_finish(&maker, &error);
+        }
+        check_status(rows[i].name, rows[i].says == NULL ? FERRY_OK : FERRY_ERR_INVALID_PLAN, status,
+                     &error);
+        if (rows[i].says != NULL) {
+            check_says(rows[i].name, rows[i].says, &error);
+        }
+        fy_pair_maker_cleanup(&maker);
+        fy_pairs_cleanup(&pairs);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_groups),         cmocka_unit_test(test_segment_ids),
-        cmocka_unit_test(test_segment_ranges), cmocka_unit_test(test_bad_tasks),
-        cmocka_unit_test(test_pack_again),     cmocka_unit_test(test_small_worlds),
-        cmocka_unit_test(test_four_ranks),     cmocka_unit_test(test_random_worlds),
-        cmocka_unit_test(test_distant_rounds), cmocka_unit_test(test_late_first_rounds),
-        cmocka_unit_test(test_assign),         cmocka_unit_test(test_bad_batches),
+        cmocka_unit_test(test_counted_tasks),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_segment_ids),       cmocka_unit_test(test_segment_ranges),
+        cmocka_unit_test(test_bad_tasks),         cmocka_unit_test(test_pack_again),
+        cmocka_unit_test(test_small_worlds),      cmocka_unit_test(test_four_ranks),
+        cmocka_unit_test(test_random_worlds),     cmocka_unit_test(test_distant_rounds),
+        cmocka_unit_test(test_late_first_rounds), cmocka_unit_test(test_assign),
+        cmocka_unit_test(test_bad_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
