@@ -620,52 +620,54 @@ static PyObject *get_closed(PyObject *self, void *unused)
     return PyBool_FromLong(((fp_mixed *)self)->comm == NULL);
 }
 
+static PyMethodDef methods[] = {
+    {"_open", FP_KEYWORDS(open_handle),
+     FP_DOC("_open($self, /, world, dtype, *, world_rank, world_size, local_rank, local_size, "
+            "inter_rank, inter_size, local_tp_size, local_dp_size, inter_tp_size, "
+            "inter_dp_size, grid_size, max_block_size, min_block_size, min_num_steps, "
+            "autotune_bytes, ib_enable_ibgda, should_init_nvshmem, use_autotune, "
+            "deterministic, only_construct, engines, tune_file, transport)",
+            "Makes the handle.")},
+    {"_shut_down", shut_down, METH_NOARGS,
+     FP_DOC("_shut_down($self, /)", "Ends the handle; again does nothing.")},
+    {"_abandon", abandon, METH_NOARGS,
+     FP_DOC("_abandon($self, /)", "Leaves the handle to the end of the program.")},
+    {"init_virtual_memory", init_virtual_memory, METH_NOARGS,
+     FP_DOC("init_virtual_memory($self, /)",
+            "Collective: initializes memory that the ranks of a node share.")},
+    {"init_nvshmem", init_nvshmem, METH_NOARGS,
+     FP_DOC("init_nvshmem($self, /)",
+            "Collective: opens what carries bytes between nodes, which on hosts is UCX.")},
+    {"run_autotune", run_autotune, METH_NOARGS,
+     FP_DOC("run_autotune($self, /)",
+            "Collective: measures every operation in every mode and remembers the fastest.")},
+    {"run", FP_KEYWORDS(run), run_doc},
+    {"_select_mode", select_mode, METH_VARARGS,
+     FP_DOC("_select_mode($self, op, x_in, /)", "The number of the mode that was chosen.")},
+    {"_valid_ops", valid_ops, METH_NOARGS,
+     FP_DOC("_valid_ops($self, /)", "Numbers of operations.")},
+    {"_valid_modes", valid_modes, METH_NOARGS,
+     FP_DOC("_valid_modes($self, /)", "Numbers of modes.")},
+    {"_describe", describe, METH_NOARGS,
+     FP_DOC("_describe($self, /)", "The fields of a MixedCommInfo.")},
+    {"_counts", counts, METH_NOARGS,
+     FP_DOC("_counts($self, /)", "The fields of a MixedCommCounts.")},
+    {"reset_counts", reset_counts, METH_NOARGS,
+     FP_DOC("reset_counts($self, /)", "Sets the counts to zero.")},
+    {"_timings", timings, METH_NOARGS,
+     FP_DOC("_timings($self, /)", "The fields of each MixedCommTiming.")},
+    {"_save_tuning", save_tuning, METH_VARARGS,
+     FP_DOC("_save_tuning($self, path, /)", "Writes the table of autotune to a file.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef properties[] = {
+    {"closed", get_closed, NULL, "Whether shutdown() was called.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 bool fp_add_mixed(PyObject *module)
 {
-    static PyMethodDef methods[] = {
-        {"_open", FP_KEYWORDS(open_handle),
-         FP_DOC("_open($self, /, world, dtype, *, world_rank, world_size, local_rank, local_size, "
-                "inter_rank, inter_size, local_tp_size, local_dp_size, inter_tp_size, "
-                "inter_dp_size, grid_size, max_block_size, min_block_size, min_num_steps, "
-                "autotune_bytes, ib_enable_ibgda, should_init_nvshmem, use_autotune, "
-                "deterministic, only_construct, engines, tune_file, transport)",
-                "Makes the handle.")},
-        {"_shut_down", shut_down, METH_NOARGS,
-         FP_DOC("_shut_down($self, /)", "Ends the handle; again does nothing.")},
-        {"_abandon", abandon, METH_NOARGS,
-         FP_DOC("_abandon($self, /)", "Leaves the handle to the end of the program.")},
-        {"init_virtual_memory", init_virtual_memory, METH_NOARGS,
-         FP_DOC("init_virtual_memory($self, /)",
-                "Collective: initializes memory that the ranks of a node share.")},
-        {"init_nvshmem", init_nvshmem, METH_NOARGS,
-         FP_DOC("init_nvshmem($self, /)",
-                "Collective: opens what carries bytes between nodes, which on hosts is UCX.")},
-        {"run_autotune", run_autotune, METH_NOARGS,
-         FP_DOC("run_autotune($self, /)",
-                "Collective: measures every operation in every mode and remembers the fastest.")},
-        {"run", FP_KEYWORDS(run), run_doc},
-        {"_select_mode", select_mode, METH_VARARGS,
-         FP_DOC("_select_mode($self, op, x_in, /)", "The number of the mode that was chosen.")},
-        {"_valid_ops", valid_ops, METH_NOARGS,
-         FP_DOC("_valid_ops($self, /)", "Numbers of operations.")},
-        {"_valid_modes", valid_modes, METH_NOARGS,
-         FP_DOC("_valid_modes($self, /)", "Numbers of modes.")},
-        {"_describe", describe, METH_NOARGS,
-         FP_DOC("_describe($self, /)", "The fields of a MixedCommInfo.")},
-        {"_counts", counts, METH_NOARGS,
-         FP_DOC("_counts($self, /)", "The fields of a MixedCommCounts.")},
-        {"reset_counts", reset_counts, METH_NOARGS,
-         FP_DOC("reset_counts($self, /)", "Sets the counts to zero.")},
-        {"_timings", timings, METH_NOARGS,
-         FP_DOC("_timings($self, /)", "The fields of each MixedCommTiming.")},
-        {"_save_tuning", save_tuning, METH_VARARGS,
-         FP_DOC("_save_tuning($self, path, /)", "Writes the table of autotune to a file.")},
-        {NULL, NULL, 0, NULL},
-    };
-    static PyGetSetDef properties[] = {
-        {"closed", get_closed, NULL, "Whether shutdown() was called.", NULL},
-        {NULL, NULL, NULL, NULL, NULL},
-    };
     static PyType_Slot slots[] = {
         {Py_tp_doc, (void *)FP_DOC("MixedComm()", "The handle under a ferry.MixedCommHandler.")},
         {Py_tp_new, (void *)new_handle},

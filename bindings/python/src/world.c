@@ -495,39 +495,55 @@ static PyObject *repr(PyObject *self)
                                 ferry_world_n_ranks(own->world));
 }
 
+static PyMethodDef methods[] = {
+    {"barrier", barrier, METH_NOARGS, FP_DOC("barrier($self, /)", "Waits for all ranks.")},
+    {"all_gather", FP_KEYWORDS(all_gather),
+     FP_DOC("all_gather($self, /, data)", "Everybody's bytes, in order of ranks.")},
+    {"broadcast", FP_KEYWORDS(broadcast),
+     FP_DOC("broadcast($self, /, data, root=0)", "What rank `root` gives, on every rank.")},
+    {"shrink", FP_KEYWORDS(shrink),
+     FP_DOC("shrink($self, /, min_size=0)", "After a loss: a world of the ranks that live.")},
+    {"abort", FP_KEYWORDS(abort_world),
+     FP_DOC("abort($self, /, reason='the program ended the world')",
+            "Ends the world on every rank, with a reason.")},
+    {"check", check, METH_NOARGS,
+     FP_DOC("check($self, /)", "Raises why the world has failed, if it has.")},
+    {"_leave", leave_for_good, METH_VARARGS,
+     FP_DOC("_leave($self, reason=None, /)",
+            "Takes part in nothing any more: as the program ends, or at once for a reason.")},
+    {"close", close_world, METH_NOARGS, FP_DOC("close($self, /)", "Leaves the world.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef properties[] = {
+    {"rank", get_rank, NULL, "This rank.", NULL},
+    {"size", get_size, NULL, "How many ranks there are.", NULL},
+    {"epoch", get_epoch, NULL, "How often the world has shrunk.", NULL},
+    {"members", get_members, NULL, "Who each rank was in the first world.", NULL},
+    {"n_nodes", get_n_nodes, NULL, "How many nodes there are.", NULL},
+    {"node", get_node, NULL, "The node of this rank.", NULL},
+    {"local_rank", get_local_rank, NULL, "This rank's number on its node.", NULL},
+    {"local_size", get_local_size, NULL, "How many ranks this node has.", NULL},
+    {"closed", get_closed, NULL, "Whether close() was called.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef functions[] = {
+    {"world_from_environment", FP_KEYWORDS(from_environment), from_environment_doc},
+    {"world_from_file", FP_KEYWORDS(from_file),
+     FP_DOC("world_from_file($module, /, path, rank, size, *, secret=None, deadline=0.0, "
+            "entry_limit=0.0, join_limit=0.0, nodes=None, host=None)",
+            "Joins a world whose ranks meet in a file.")},
+    {"world_from_exchange", FP_KEYWORDS(from_exchange), from_exchange_doc},
+    {"world_of_threads", FP_KEYWORDS(threads),
+     FP_DOC("world_of_threads($module, /, size, *, secret=None, deadline=0.0, entry_limit=0.0, "
+            "join_limit=0.0, nodes=None, host=None)",
+            "A list of worlds, one for each thread.")},
+    {NULL, NULL, 0, NULL},
+};
+
 bool fp_add_world(PyObject *module)
 {
-    static PyMethodDef methods[] = {
-        {"barrier", barrier, METH_NOARGS, FP_DOC("barrier($self, /)", "Waits for all ranks.")},
-        {"all_gather", FP_KEYWORDS(all_gather),
-         FP_DOC("all_gather($self, /, data)", "Everybody's bytes, in order of ranks.")},
-        {"broadcast", FP_KEYWORDS(broadcast),
-         FP_DOC("broadcast($self, /, data, root=0)", "What rank `root` gives, on every rank.")},
-        {"shrink", FP_KEYWORDS(shrink),
-         FP_DOC("shrink($self, /, min_size=0)", "After a loss: a world of the ranks that live.")},
-        {"abort", FP_KEYWORDS(abort_world),
-         FP_DOC("abort($self, /, reason='the program ended the world')",
-                "Ends the world on every rank, with a reason.")},
-        {"check", check, METH_NOARGS,
-         FP_DOC("check($self, /)", "Raises why the world has failed, if it has.")},
-        {"_leave", leave_for_good, METH_VARARGS,
-         FP_DOC("_leave($self, reason=None, /)",
-                "Takes part in nothing any more: as the program ends, or at once for a reason.")},
-        {"close", close_world, METH_NOARGS, FP_DOC("close($self, /)", "Leaves the world.")},
-        {NULL, NULL, 0, NULL},
-    };
-    static PyGetSetDef properties[] = {
-        {"rank", get_rank, NULL, "This rank.", NULL},
-        {"size", get_size, NULL, "How many ranks there are.", NULL},
-        {"epoch", get_epoch, NULL, "How often the world has shrunk.", NULL},
-        {"members", get_members, NULL, "Who each rank was in the first world.", NULL},
-        {"n_nodes", get_n_nodes, NULL, "How many nodes there are.", NULL},
-        {"node", get_node, NULL, "The node of this rank.", NULL},
-        {"local_rank", get_local_rank, NULL, "This rank's number on its node.", NULL},
-        {"local_size", get_local_size, NULL, "How many ranks this node has.", NULL},
-        {"closed", get_closed, NULL, "Whether close() was called.", NULL},
-        {NULL, NULL, NULL, NULL, NULL},
-    };
     static PyType_Slot slots[] = {
         {Py_tp_doc,
          (void *)FP_DOC("World()", "A set of ranks that found each other; ferry.world() has one.")},
@@ -538,23 +554,10 @@ bool fp_add_world(PyObject *module)
         {Py_tp_dealloc, (void *)dealloc},
         {0, NULL},
     };
-    static PyType_Spec spec        = {.name      = "ferry.World",
-                                      .basicsize = sizeof(fp_world),
-                                      .flags     = Py_TPFLAGS_DEFAULT,
-                                      .slots     = slots};
-    static PyMethodDef functions[] = {
-        {"world_from_environment", FP_KEYWORDS(from_environment), from_environment_doc},
-        {"world_from_file", FP_KEYWORDS(from_file),
-         FP_DOC("world_from_file($module, /, path, rank, size, *, secret=None, deadline=0.0, "
-                "entry_limit=0.0, join_limit=0.0, nodes=None, host=None)",
-                "Joins a world whose ranks meet in a file.")},
-        {"world_from_exchange", FP_KEYWORDS(from_exchange), from_exchange_doc},
-        {"world_of_threads", FP_KEYWORDS(threads),
-         FP_DOC("world_of_threads($module, /, size, *, secret=None, deadline=0.0, entry_limit=0.0, "
-                "join_limit=0.0, nodes=None, host=None)",
-                "A list of worlds, one for each thread.")},
-        {NULL, NULL, 0, NULL},
-    };
-    fp_world_type = fp_add_type(module, &spec);
+    static PyType_Spec spec = {.name      = "ferry.World",
+                               .basicsize = sizeof(fp_world),
+                               .flags     = Py_TPFLAGS_DEFAULT,
+                               .slots     = slots};
+    fp_world_type           = fp_add_type(module, &spec);
     return fp_world_type != NULL && fp_add_functions(module, functions);
 }
