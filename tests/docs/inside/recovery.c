@@ -25,24 +25,9 @@ BLOCK
 
 int main(void)
 {
-    ferry_error    error;
-    ferry_spec    *spec  = make_spec();
-    ferry_world   *world = NULL;
-    ferry_tensors *sources      = make_tensors(source_memory, SOURCE_BYTES);
-    ferry_tensors *destinations = make_tensors(destination_memory, DESTINATION_BYTES);
-    check(ferry_world_create(NULL, &world, &error), &error);
-    uint32_t       rank    = ferry_world_rank(world);
-    ferry_service *service = make_service(world, spec, sources, destinations);
-    fill_source(1);
-    if (rank == 3) {
-        end_when_ready(3);
-    }
-    say_ready(rank);
-    check(go_on(&world, &service, spec, sources, destinations), &error);
-    ferry_service_destroy(service);
-    ferry_tensors_destroy(sources);
-    ferry_tensors_destroy(destinations);
-    ferry_spec_destroy(spec);
-    ferry_world_destroy(world);
+    ferry_error error;
+    scene       s = open_scene();
+    check(go_on(&s.world, &s.service, s.spec, s.sources, s.destinations), &error);
+    close_scene(&s);
     return 0;
 }

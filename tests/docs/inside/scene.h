@@ -110,4 +110,37 @@ static ferry_service *make_service(ferry_world *world, const ferry_spec *spec,
     return service;
 }
 
+/* Four ranks that are about to run such a service, of which the last one ends then. */
+typedef struct scene {
+    ferry_spec    *spec;
+    ferry_world   *world;
+    ferry_service *service;
+    ferry_tensors *sources, *destinations;
+} scene;
+
+static scene open_scene(void)
+{
+    ferry_error error;
+    scene       s = {.spec         = make_spec(),
+                     .sources      = make_tensors(source_memory, SOURCE_BYTES),
+                     .destinations = make_tensors(destination_memory, DESTINATION_BYTES)};
+    check(ferry_world_create(NULL, &s.world, &error), &error);
+    s.service = make_service(s.world, s.spec, s.sources, s.destinations);
+    fill_source(1);
+    if (ferry_world_rank(s.world) == 3) {
+        end_when_ready(3);
+    }
+    say_ready(ferry_world_rank(s.world));
+    return s;
+}
+
+static void close_scene(const scene *s)
+{
+    ferry_service_destroy(s->service);
+    ferry_tensors_destroy(s->sources);
+    ferry_tensors_destroy(s->destinations);
+    ferry_spec_destroy(s->spec);
+    ferry_world_destroy(s->world);
+}
+
 #endif
