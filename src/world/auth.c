@@ -90,13 +90,13 @@ static void hash_handshake(const unsigned char key[FY_KEY_BYTES], unsigned purpo
                            const fy_transcript *transcript, uint32_t server_version,
                            unsigned char *hash_out, size_t hash_bytes)
 {
-    unsigned char text[HANDSHAKE_TEXT_BYTES];
-    fy_packer     packer = {.bytes = text};
-    fy_pack_number(&packer, purpose, 1);
+    unsigned char  text[HANDSHAKE_TEXT_BYTES];
+    fy_wire_packer packer = {.bytes = text};
+    fy_wire_pack_number(&packer, purpose, 1);
     memcpy(text + packer.used, transcript->nonces, sizeof transcript->nonces);
     packer.used += sizeof transcript->nonces;
-    fy_pack_u32(&packer, transcript->versions[FY_CLIENT]);
-    fy_pack_u32(&packer, server_version);
+    fy_wire_pack_u32(&packer, transcript->versions[FY_CLIENT]);
+    fy_wire_pack_u32(&packer, server_version);
     crypto_generichash(hash_out, hash_bytes, text, sizeof text, key, FY_KEY_BYTES);
 }
 
@@ -118,11 +118,11 @@ void fy_auth_session_key(const unsigned char key[FY_KEY_BYTES], fy_role from,
 static void write_message_text(unsigned char text[MESSAGE_TEXT_BYTES], unsigned purpose,
                                uint64_t number, uint32_t type, uint32_t n_bytes)
 {
-    fy_packer packer = {.bytes = text};
-    fy_pack_number(&packer, purpose, 1);
-    fy_pack_u64(&packer, number);
-    fy_pack_u32(&packer, type);
-    fy_pack_u32(&packer, n_bytes);
+    fy_wire_packer packer = {.bytes = text};
+    fy_wire_pack_number(&packer, purpose, 1);
+    fy_wire_pack_u64(&packer, number);
+    fy_wire_pack_u32(&packer, type);
+    fy_wire_pack_u32(&packer, n_bytes);
 }
 
 void fy_auth_mac_header(const unsigned char key[FY_KEY_BYTES], uint64_t number, uint32_t type,
@@ -198,8 +198,8 @@ static ferry_status check_hello(const fy_handshake *handshake, const char *peer,
 
 static size_t write_proof(const fy_handshake *handshake, unsigned char *text)
 {
-    fy_packer packer = {.bytes = text};
-    fy_pack_u32(&packer, handshake->transcript.versions[handshake->role]);
+    fy_wire_packer packer = {.bytes = text};
+    fy_wire_pack_u32(&packer, handshake->transcript.versions[handshake->role]);
     fy_auth_prove(handshake->key, handshake->role, &handshake->transcript, text + packer.used);
     return PROOF_BYTES;
 }
@@ -207,10 +207,10 @@ static size_t write_proof(const fy_handshake *handshake, unsigned char *text)
 /* Compares the proof behind a version with what the other side must send. */
 static bool check_proof(fy_handshake *handshake, const unsigned char *text)
 {
-    unsigned char expected[FY_AUTH_PROOF_BYTES];
-    fy_role       other                   = !handshake->role;
-    fy_reader     reader                  = fy_reader_of(text, PROOF_BYTES);
-    handshake->transcript.versions[other] = fy_read_u32(&reader);
+    unsigned char  expected[FY_AUTH_PROOF_BYTES];
+    fy_role        other                  = !handshake->role;
+    fy_wire_reader reader                 = fy_wire_reader_of(text, PROOF_BYTES);
+    handshake->transcript.versions[other] = fy_wire_read_u32(&reader);
     fy_auth_prove(handshake->key, other, &handshake->transcript, expected);
     handshake->proven = fy_auth_equal(expected, reader.bytes, sizeof expected);
     fy_auth_wipe(expected, sizeof expected);

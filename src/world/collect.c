@@ -63,26 +63,26 @@ static void fail_memory(fy_process *process)
 
 static void pack_head(const fy_gathering *gathering, uint64_t total, unsigned char *head)
 {
-    fy_packer packer = {.bytes = head};
-    fy_pack_u64(&packer, gathering->number);
-    fy_pack_u32(&packer, gathering->step.kind);
-    fy_pack_u32(&packer, gathering->step.root);
-    fy_pack_u64(&packer, total);
-    fy_pack_u32(&packer, gathering->step.joint.call);
-    fy_pack_u32(&packer, gathering->step.joint.path);
-    fy_pack_u64(&packer, gathering->step.joint.object);
+    fy_wire_packer packer = {.bytes = head};
+    fy_wire_pack_u64(&packer, gathering->number);
+    fy_wire_pack_u32(&packer, gathering->step.kind);
+    fy_wire_pack_u32(&packer, gathering->step.root);
+    fy_wire_pack_u64(&packer, total);
+    fy_wire_pack_u32(&packer, gathering->step.joint.call);
+    fy_wire_pack_u32(&packer, gathering->step.joint.path);
+    fy_wire_pack_u64(&packer, gathering->step.joint.object);
 }
 
-static void read_head(fy_reader *reader, uint64_t *number_out, fy_step *step_out,
+static void read_head(fy_wire_reader *reader, uint64_t *number_out, fy_step *step_out,
                       uint64_t *total_out)
 {
-    *number_out            = fy_read_u64(reader);
-    step_out->kind         = fy_read_u32(reader);
-    step_out->root         = fy_read_u32(reader);
-    *total_out             = fy_read_u64(reader);
-    step_out->joint.call   = fy_read_u32(reader);
-    step_out->joint.path   = fy_read_u32(reader);
-    step_out->joint.object = fy_read_u64(reader);
+    *number_out            = fy_wire_read_u64(reader);
+    step_out->kind         = fy_wire_read_u32(reader);
+    step_out->root         = fy_wire_read_u32(reader);
+    *total_out             = fy_wire_read_u64(reader);
+    step_out->joint.call   = fy_wire_read_u32(reader);
+    step_out->joint.path   = fy_wire_read_u32(reader);
+    step_out->joint.object = fy_wire_read_u64(reader);
 }
 
 /* Up. */
@@ -189,19 +189,19 @@ static bool merge(fy_process *process)
 static bool index_records(const fy_process *process, const unsigned char **at, uint64_t *total_out)
 {
     const fy_gathering *own    = &process->gathering;
-    fy_reader           reader = fy_reader_of(own->own, own->own_used);
+    fy_wire_reader      reader = fy_wire_reader_of(own->own, own->own_used);
     uint32_t            n_seen = 0;
     *total_out                 = 0;
     while (reader.left > 0) {
-        uint32_t rank   = fy_read_u32(&reader);
-        uint64_t length = fy_read_u64(&reader);
+        uint32_t rank   = fy_wire_read_u32(&reader);
+        uint64_t length = fy_wire_read_u64(&reader);
         if (!reader.ok || rank >= process->n_ranks || at[rank] != NULL) {
             return false;
         }
         at[rank]           = reader.bytes;
         own->lengths[rank] = (size_t)length;
         n_seen++;
-        fy_read_bytes(&reader, (size_t)length);
+        fy_wire_read_bytes(&reader, (size_t)length);
         *total_out += length;
         if (!reader.ok) {
             return false;
@@ -222,9 +222,9 @@ static bool assemble(fy_process *process)
     const unsigned char **at    = fy_alloc_zeroed(process->n_ranks, sizeof *at);
     bool                  done  = at != NULL && index_records(process, at, &total);
     for (uint32_t r = 0; done && own->step.kind == FY_ALL_GATHER && r < process->n_ranks; r++) {
-        unsigned char length[8];
-        fy_packer     packer = {.bytes = length};
-        fy_pack_u64(&packer, own->lengths[r]);
+        unsigned char  length[8];
+        fy_wire_packer packer = {.bytes = length};
+        fy_wire_pack_u64(&packer, own->lengths[r]);
         done = append(&own->result, &own->result_used, &own->result_capacity, length, 8);
     }
     /* All at once: a long result that grows is copied again and again. */
@@ -284,7 +284,7 @@ static void advance(fy_process *process)
     finish(process);
 }
 
-bool fy_collect_up(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_collect_up(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     fy_part *part = &conn->part;
     uint64_t number, total;
@@ -303,7 +303,8 @@ bool fy_collect_up(fy_process *process, fy_conn *conn, fy_reader *reader)
     if (part->number != number || part->total != total || left > total - part->used) {
         return false;
     }
-    if (!append(&part->bytes, &part->used, &part->capacity, fy_read_bytes(reader, left), left)) {
+    if (!append(&part->bytes, &part->used, &part->capacity, fy_wire_read_bytes(reader, left),
+                left)) {
         fail_memory(process);
         return true;
     }
@@ -313,7 +314,7 @@ bool fy_collect_up(fy_process *process, fy_conn *conn, fy_reader *reader)
 
 /* Down. */
 
-bool fy_collect_down(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_collect_down(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn;
     fy_gathering *own = &process->gathering;
@@ -326,7 +327,7 @@ bool fy_collect_down(fy_process *process, fy_conn *conn, fy_reader *reader)
         left > total - own->result_used) {
         return false;
     }
-    const unsigned char *bytes = fy_read_bytes(reader, left);
+    const unsigned char *bytes = fy_wire_read_bytes(reader, left);
     if (!append(&own->result, &own->result_used, &own->result_capacity, bytes, left)) {
         fail_memory(process);
         return true;
@@ -414,10 +415,10 @@ static void name_missing(fy_process *process, uint32_t rank)
 /* Asks the tree who has not entered: those who wait pass the question on, who does not answers. */
 static void pass_query(fy_process *process, const fy_conn *from, uint64_t number, uint32_t asker)
 {
-    unsigned char head[12];
-    fy_packer     packer = {.bytes = head};
-    fy_pack_u64(&packer, number);
-    fy_pack_u32(&packer, asker);
+    unsigned char  head[12];
+    fy_wire_packer packer = {.bytes = head};
+    fy_wire_pack_u64(&packer, number);
+    fy_wire_pack_u32(&packer, asker);
     fy_conn *next = process->gathering.sent ? NULL : missing_child(process, from);
     if (next == NULL && from != process->parent) {
         next = process->parent;
@@ -427,19 +428,19 @@ static void pass_query(fy_process *process, const fy_conn *from, uint64_t number
 
 static void pass_answer(fy_process *process, uint64_t number, uint32_t asker, uint32_t missing)
 {
-    unsigned char head[16];
-    fy_packer     packer = {.bytes = head};
-    fy_pack_u64(&packer, number);
-    fy_pack_u32(&packer, asker);
-    fy_pack_u32(&packer, missing);
+    unsigned char  head[16];
+    fy_wire_packer packer = {.bytes = head};
+    fy_wire_pack_u64(&packer, number);
+    fy_wire_pack_u32(&packer, asker);
+    fy_wire_pack_u32(&packer, missing);
     fy_control_post(process, fy_control_route(process, asker), FY_WIRE_MISSING, head, packer.used,
                     NULL, 0);
 }
 
-bool fy_collect_query(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_collect_query(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
-    uint64_t number = fy_read_u64(reader);
-    uint32_t asker  = fy_read_u32(reader);
+    uint64_t number = fy_wire_read_u64(reader);
+    uint32_t asker  = fy_wire_read_u32(reader);
     if (!reader->ok || asker >= process->n_ranks || !atomic_load(&process->tabled)) {
         return false;
     }
@@ -458,12 +459,12 @@ bool fy_collect_query(fy_process *process, fy_conn *conn, fy_reader *reader)
     return true;
 }
 
-bool fy_collect_missing(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_collect_missing(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn;
-    uint64_t number  = fy_read_u64(reader);
-    uint32_t asker   = fy_read_u32(reader);
-    uint32_t missing = fy_read_u32(reader);
+    uint64_t number  = fy_wire_read_u64(reader);
+    uint32_t asker   = fy_wire_read_u32(reader);
+    uint32_t missing = fy_wire_read_u32(reader);
     if (!reader->ok || asker >= process->n_ranks || missing >= process->n_ranks) {
         return false;
     }
@@ -511,11 +512,11 @@ static ferry_status wait_entered(fy_process *process, fy_bell *bell, fy_ready_fn
 static ferry_status over_tree(fy_process *process, uint32_t kind, const void *bytes, size_t n_bytes,
                               ferry_error *error)
 {
-    fy_gathering *own = &process->gathering;
-    unsigned char head[RECORD_BYTES];
-    fy_packer     packer = {.bytes = head};
-    fy_pack_u32(&packer, process->rank);
-    fy_pack_u64(&packer, n_bytes);
+    fy_gathering  *own = &process->gathering;
+    unsigned char  head[RECORD_BYTES];
+    fy_wire_packer packer = {.bytes = head};
+    fy_wire_pack_u32(&packer, process->rank);
+    fy_wire_pack_u64(&packer, n_bytes);
     /* Without the lock, so that this rank gives signs of life: nobody looks before it is open. */
     bool fits = kind == FY_BARRIER || kind == FY_JOINED ||
                 (append(&own->own, &own->own_used, &own->own_capacity, head, packer.used) &&
@@ -672,14 +673,16 @@ ferry_status fy_collect_barrier(ferry_world *world, ferry_error *error)
 /* False: the lengths do not fit what has come. */
 static bool read_lengths(fy_process *process, uint32_t root)
 {
-    fy_gathering *own    = &process->gathering;
-    fy_reader     reader = fy_reader_of(own->result, own->result_used);
-    fy_reader     bytes  = reader;
-    bool          many   = own->step.kind == FY_ALL_GATHER;
-    fy_read_bytes(&bytes, many ? (size_t)process->n_ranks * 8 : 0);
+    fy_gathering  *own    = &process->gathering;
+    fy_wire_reader reader = fy_wire_reader_of(own->result, own->result_used);
+    fy_wire_reader bytes  = reader;
+    bool           many   = own->step.kind == FY_ALL_GATHER;
+    fy_wire_read_bytes(&bytes, many ? (size_t)process->n_ranks * 8 : 0);
     for (uint32_t r = 0; r < process->n_ranks; r++) {
-        own->lengths[r] = many ? (size_t)fy_read_u64(&reader) : r == root ? own->result_used : 0;
-        fy_read_bytes(&bytes, own->lengths[r]);
+        own->lengths[r] = many        ? (size_t)fy_wire_read_u64(&reader)
+                          : r == root ? own->result_used
+                                      : 0;
+        fy_wire_read_bytes(&bytes, own->lengths[r]);
     }
     return bytes.ok && bytes.left == 0;
 }

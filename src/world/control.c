@@ -194,8 +194,8 @@ fy_conn *fy_control_route(fy_process *process, uint32_t rank)
 
 void fy_control_tell_failure(fy_process *process, fy_conn *conn)
 {
-    unsigned char head[FY_NEWS_BYTES];
-    fy_packer     packer = {.bytes = head};
+    unsigned char  head[FY_NEWS_BYTES];
+    fy_wire_packer packer = {.bytes = head};
     if (fy_news_pack(&process->failure, &packer)) {
         fy_control_post(process, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
     }
@@ -217,7 +217,7 @@ static void flood(fy_process *process, const fy_conn *except)
     fy_process_wake(process);
 }
 
-static bool fail_arrives(fy_process *process, fy_conn *conn, fy_reader *reader)
+static bool fail_arrives(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     fy_failure failure = {0};
     if (!fy_news_read(reader, &failure)) {
@@ -228,7 +228,7 @@ static bool fail_arrives(fy_process *process, fy_conn *conn, fy_reader *reader)
     return true;
 }
 
-static bool beat_arrives(fy_process *process, fy_conn *conn, fy_reader *reader)
+static bool beat_arrives(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)process, (void)conn, (void)reader; /* the link has noted that something came */
     return true;
@@ -277,7 +277,7 @@ static void link_broke(fy_process *process, fy_conn *conn, ferry_status status, 
 
 /* Messages. */
 
-typedef bool (*handler_fn)(fy_process *process, fy_conn *conn, fy_reader *reader);
+typedef bool (*handler_fn)(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
 
 /* Which roles may say what. */
 static const struct handler {
@@ -324,8 +324,8 @@ static void dispatch(fy_process *process, fy_conn *conn)
     fy_message message;
     while (!conn->dead && conn->role != FY_ROLE_PARKED && conn->link != NULL &&
            fy_link_take(conn->link, &message)) {
-        fy_reader reader = fy_reader_of(message.payload, message.n_bytes);
-        bool      known  = message.type < N_HANDLERS && handlers[message.type].handle != NULL &&
+        fy_wire_reader reader = fy_wire_reader_of(message.payload, message.n_bytes);
+        bool           known = message.type < N_HANDLERS && handlers[message.type].handle != NULL &&
                      (handlers[message.type].roles >> conn->role & 1u) != 0;
         if (!known || !handlers[message.type].handle(process, conn, &reader)) {
             senseless(process, conn, message.type);

@@ -24,21 +24,21 @@ int64_t fy_doubt_patience_ns(const fy_process *process)
 
 /* Questions and answers. */
 
-bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     unsigned char        head[4 + FY_NEWS_BYTES];
-    fy_packer            packer   = {.bytes = head};
-    uint32_t             epoch    = fy_read_u32(reader);
-    const unsigned char *world_id = fy_read_bytes(reader, sizeof process->world_id);
+    fy_wire_packer       packer   = {.bytes = head};
+    uint32_t             epoch    = fy_wire_read_u32(reader);
+    const unsigned char *world_id = fy_wire_read_bytes(reader, sizeof process->world_id);
     if (!reader->ok || epoch != process->epoch ||
         (atomic_load(&process->tabled) &&
          memcmp(world_id, process->world_id, sizeof process->world_id) != 0)) {
         return false;
     }
-    fy_pack_u32(&packer, process->shrunk                   ? FY_GONE_ON
-                         : process->successor != NULL      ? FY_SHRINKING
-                         : atomic_load(&process->complete) ? FY_COMPLETE
-                                                           : FY_UNFINISHED);
+    fy_wire_pack_u32(&packer, process->shrunk                   ? FY_GONE_ON
+                              : process->successor != NULL      ? FY_SHRINKING
+                              : atomic_load(&process->complete) ? FY_COMPLETE
+                                                                : FY_UNFINISHED);
     (void)fy_news_pack(&process->failure, &packer);
     fy_control_post(process, conn, FY_WIRE_STANDING, head, packer.used, NULL, 0);
     return true;
@@ -52,8 +52,8 @@ void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADD
 
 static fy_standing read_standing(const fy_message *message, fy_failure *failure_out)
 {
-    fy_reader reader = fy_reader_of(message->payload, message->n_bytes);
-    uint32_t  said   = fy_read_u32(&reader);
+    fy_wire_reader reader = fy_wire_reader_of(message->payload, message->n_bytes);
+    uint32_t       said   = fy_wire_read_u32(&reader);
     if (message->type != FY_WIRE_STANDING || said > FY_SHRINKING) {
         return FY_GONE;
     }
@@ -66,12 +66,12 @@ static fy_standing read_standing(const fy_message *message, fy_failure *failure_
 fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patience,
                          bool (*stop)(void *context), void *context, fy_failure *failure_out)
 {
-    char          addresses[FY_ADDRESSES_BYTES];
-    unsigned char head[4];
-    fy_packer     packer = {.bytes = head};
-    fy_link      *link;
-    fy_message    message;
-    int64_t       until = fy_now_ns() + patience;
+    char           addresses[FY_ADDRESSES_BYTES];
+    unsigned char  head[4];
+    fy_wire_packer packer = {.bytes = head};
+    fy_link       *link;
+    fy_message     message;
+    int64_t        until = fy_now_ns() + patience;
     fy_doubt_address(process, rank, addresses);
     ferry_status status =
         fy_link_reopen(addresses, process->key, patience, stop, context, &link, NULL);
@@ -80,7 +80,7 @@ fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patie
         bool unknown = status == FERRY_ERR_NO_MEMORY || status == FERRY_ERR_STOPPED;
         return unknown || fy_now_ns() >= until ? FY_SILENT : FY_GONE;
     }
-    fy_pack_u32(&packer, process->epoch);
+    fy_wire_pack_u32(&packer, process->epoch);
     status = fy_link_post(link, FY_WIRE_ASK, head, packer.used, process->world_id,
                           sizeof process->world_id, NULL);
     if (status == FERRY_OK) {

@@ -28,14 +28,15 @@ ferry_status fy_join_root(fy_process *process, ferry_error *error)
 static void give_up(fy_process *process, fy_link *root, ferry_status status,
                     const ferry_error *reason)
 {
-    unsigned char head[16 + 64 + FERRY_ERROR_BYTES];
-    char          text[FERRY_ERROR_BYTES];
-    fy_packer     packer = {.bytes = head};
+    unsigned char  head[16 + 64 + FERRY_ERROR_BYTES];
+    char           text[FERRY_ERROR_BYTES];
+    fy_wire_packer packer = {.bytes = head};
     snprintf(text, sizeof text, "rank %u could not join: %.900s", process->claim, reason->message);
     /* To the others a rank whose caller thought better of it is one that is gone. */
-    fy_pack_u32(&packer, (uint32_t)(status == FERRY_ERR_STOPPED ? FERRY_ERR_PEER_LOST : status));
-    fy_pack_u32(&packer, process->claim);
-    fy_pack_text(&packer, text);
+    fy_wire_pack_u32(&packer,
+                     (uint32_t)(status == FERRY_ERR_STOPPED ? FERRY_ERR_PEER_LOST : status));
+    fy_wire_pack_u32(&packer, process->claim);
+    fy_wire_pack_text(&packer, text);
     if (fy_link_post(root, FY_WIRE_FAIL, head, packer.used, NULL, 0, NULL) == FERRY_OK) {
         fy_link_drain(root, 1000 * 1000 * 1000, NULL);
     }
@@ -44,11 +45,11 @@ static void give_up(fy_process *process, fy_link *root, ferry_status status,
 /* What the root says of a world that will not be. */
 static void note_failure(fy_process *process, const fy_message *message)
 {
-    fy_reader   reader = fy_reader_of(message->payload, message->n_bytes);
-    uint32_t    status = fy_read_u32(&reader);
-    uint32_t    rank   = fy_read_u32(&reader);
-    ferry_error text;
-    fy_read_text(&reader, text.message, sizeof text.message);
+    fy_wire_reader reader = fy_wire_reader_of(message->payload, message->n_bytes);
+    uint32_t       status = fy_wire_read_u32(&reader);
+    uint32_t       rank   = fy_wire_read_u32(&reader);
+    ferry_error    text;
+    fy_wire_read_text(&reader, text.message, sizeof text.message);
     if (!reader.ok || status == FERRY_OK) {
         status = FERRY_ERR_INVALID_INPUT;
         snprintf(text.message, sizeof text.message, "rank %u ended the start and did not say why",
@@ -123,11 +124,11 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
 
 static ferry_status knock(fy_process *process, fy_link *root, int64_t until_ns, ferry_error *error)
 {
-    unsigned char head[8];
-    fy_packer     packer = {.bytes = head};
-    fy_message    message;
-    fy_pack_u32(&packer, process->epoch);
-    fy_pack_u32(&packer, process->claim);
+    unsigned char  head[8];
+    fy_wire_packer packer = {.bytes = head};
+    fy_message     message;
+    fy_wire_pack_u32(&packer, process->epoch);
+    fy_wire_pack_u32(&packer, process->claim);
     ferry_status status = fy_link_post(root, FY_WIRE_KNOCK, head, packer.used, NULL, 0, error);
     if (status == FERRY_OK) {
         status = expect(process, root, FY_WIRE_WORLD, until_ns, &message, error);
@@ -157,15 +158,15 @@ static ferry_status say_join(fy_process *process, fy_link *root, int64_t until_n
                              uint32_t *parent_out, char addresses[FY_ADDRESSES_BYTES],
                              ferry_error *error)
 {
-    unsigned char head[64 + 256 + FY_ADDRESSES_BYTES];
-    fy_packer     packer = {.bytes = head};
-    fy_message    message;
+    unsigned char  head[64 + 256 + FY_ADDRESSES_BYTES];
+    fy_wire_packer packer = {.bytes = head};
+    fy_message     message;
     choose_addresses(process, root);
-    fy_pack_u32(&packer, process->n_claims);
-    fy_pack_u64(&packer, process->board->id[0]);
-    fy_pack_u64(&packer, process->board->id[1]);
-    fy_pack_text(&packer, process->nodes_text);
-    fy_pack_text(&packer, process->addresses);
+    fy_wire_pack_u32(&packer, process->n_claims);
+    fy_wire_pack_u64(&packer, process->board->id[0]);
+    fy_wire_pack_u64(&packer, process->board->id[1]);
+    fy_wire_pack_text(&packer, process->nodes_text);
+    fy_wire_pack_text(&packer, process->addresses);
     ferry_status status = fy_link_post(root, FY_WIRE_JOIN, head, packer.used, NULL, 0, error);
     if (status == FERRY_OK) {
         status = expect(process, root, FY_WIRE_PLACE, until_ns, &message, error);
@@ -173,9 +174,9 @@ static ferry_status say_join(fy_process *process, fy_link *root, int64_t until_n
     if (status != FERRY_OK) {
         return status;
     }
-    fy_reader reader = fy_reader_of(message.payload, message.n_bytes);
-    *parent_out      = fy_read_u32(&reader);
-    fy_read_text(&reader, addresses, FY_ADDRESSES_BYTES);
+    fy_wire_reader reader = fy_wire_reader_of(message.payload, message.n_bytes);
+    *parent_out           = fy_wire_read_u32(&reader);
+    fy_wire_read_text(&reader, addresses, FY_ADDRESSES_BYTES);
     return reader.ok ? FERRY_OK
                      : fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u gave rank %u no place",
                                process->root_claim, process->claim);
@@ -220,13 +221,13 @@ static bool root_gave_up(void *context)
 static ferry_status attach(fy_process *process, fy_link *root, uint32_t parent,
                            const char *addresses, int64_t until_ns, ferry_error *error)
 {
-    fy_link      *link;
-    unsigned char head[8];
-    fy_packer     packer = {.bytes = head};
-    ferry_error   inner;
-    visit         own    = {.process = process, .root = root};
-    ferry_status  status = fy_link_open(addresses, process->key, until_ns - fy_now_ns(),
-                                        root_gave_up, &own, &link, &inner);
+    fy_link       *link;
+    unsigned char  head[8];
+    fy_wire_packer packer = {.bytes = head};
+    ferry_error    inner;
+    visit          own    = {.process = process, .root = root};
+    ferry_status   status = fy_link_open(addresses, process->key, until_ns - fy_now_ns(),
+                                         root_gave_up, &own, &link, &inner);
     if (status == FERRY_ERR_STOPPED && fy_interrupted(interrupt_of(process))) {
         return fy_interrupt_fail(error);
     }
@@ -240,8 +241,8 @@ static ferry_status attach(fy_process *process, fy_link *root, uint32_t parent,
         return fy_fail(error, status, "rank %u does not reach its parent, rank %u: %s",
                        process->claim, parent, inner.message);
     }
-    fy_pack_u32(&packer, process->epoch);
-    fy_pack_u32(&packer, process->claim);
+    fy_wire_pack_u32(&packer, process->epoch);
+    fy_wire_pack_u32(&packer, process->claim);
     status = fy_link_post(link, FY_WIRE_ATTACH, head, packer.used, process->world_id,
                           sizeof process->world_id, error);
     if (status != FERRY_OK) {
@@ -338,11 +339,11 @@ static bool is_own_child(const fy_process *process, uint32_t rank)
     return true;
 }
 
-bool fy_join_attach(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_join_attach(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
-    uint32_t             epoch    = fy_read_u32(reader);
-    uint32_t             claim    = fy_read_u32(reader);
-    const unsigned char *world_id = fy_read_bytes(reader, sizeof process->world_id);
+    uint32_t             epoch    = fy_wire_read_u32(reader);
+    uint32_t             claim    = fy_wire_read_u32(reader);
+    const unsigned char *world_id = fy_wire_read_bytes(reader, sizeof process->world_id);
     if (!reader->ok || epoch != process->epoch || claim >= process->n_claims ||
         memcmp(world_id, process->world_id, sizeof process->world_id) != 0) {
         return false;
@@ -369,18 +370,18 @@ void fy_join_send_table(fy_process *process, fy_conn *conn)
     unsigned char head[8];
     enum { CHUNK = FY_LINK_PAYLOAD_BYTES - sizeof head };
     for (size_t at = 0; at < process->table_used; at += CHUNK) {
-        size_t    left   = process->table_used - at;
-        fy_packer packer = {.bytes = head};
-        fy_pack_u64(&packer, process->table_total);
+        size_t         left   = process->table_used - at;
+        fy_wire_packer packer = {.bytes = head};
+        fy_wire_pack_u64(&packer, process->table_total);
         fy_control_post(process, conn, FY_WIRE_TABLE, head, packer.used, process->table_bytes + at,
                         left < CHUNK ? left : CHUNK);
     }
 }
 
-bool fy_join_table(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_join_table(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn;
-    uint64_t total = fy_read_u64(reader);
+    uint64_t total = fy_wire_read_u64(reader);
     size_t   left  = reader->left;
     uint64_t most  = 4 + (uint64_t)process->n_claims * (16 + FY_ADDRESSES_BYTES);
     if (!reader->ok || atomic_load(&process->tabled) || total > most ||
@@ -397,11 +398,11 @@ bool fy_join_table(fy_process *process, fy_conn *conn, fy_reader *reader)
             return true;
         }
     }
-    memcpy(process->table_bytes + process->table_used, fy_read_bytes(reader, left), left);
+    memcpy(process->table_bytes + process->table_used, fy_wire_read_bytes(reader, left), left);
     process->table_used += left;
-    unsigned char head[8];
-    fy_packer     packer = {.bytes = head};
-    fy_pack_u64(&packer, total);
+    unsigned char  head[8];
+    fy_wire_packer packer = {.bytes = head};
+    fy_wire_pack_u64(&packer, total);
     for (fy_conn *child = process->conns; child != NULL; child = child->next) {
         if (!child->dead && child->kind == FY_CONN_LINK && child->role == FY_ROLE_CHILD) {
             fy_control_post(process, child, FY_WIRE_TABLE, head, packer.used,
@@ -412,18 +413,18 @@ bool fy_join_table(fy_process *process, fy_conn *conn, fy_reader *reader)
 }
 
 /* The entries of the table, checked: claims rise, places are within bounds. */
-static bool read_members(fy_process *process, fy_reader *reader, uint32_t n_ranks)
+static bool read_members(fy_process *process, fy_wire_reader *reader, uint32_t n_ranks)
 {
     uint32_t last = 0;
     for (uint32_t r = 0; r < n_ranks; r++) {
         fy_member *member   = &process->table[r];
-        member->claim       = fy_read_u32(reader);
-        member->place.node  = fy_read_u32(reader);
-        member->place.index = fy_read_u32(reader);
-        uint32_t length     = fy_read_u32(reader);
+        member->claim       = fy_wire_read_u32(reader);
+        member->place.node  = fy_wire_read_u32(reader);
+        member->place.index = fy_wire_read_u32(reader);
+        uint32_t length     = fy_wire_read_u32(reader);
         member->addresses   = (const char *)reader->bytes;
         member->n_address   = length;
-        fy_read_bytes(reader, length);
+        fy_wire_read_bytes(reader, length);
         if (!reader->ok || member->place.node >= n_ranks || member->place.index >= n_ranks ||
             member->claim >= process->n_claims || (r > 0 && member->claim <= last)) {
             return false;
@@ -498,8 +499,8 @@ static void name_connections(fy_process *process)
 
 bool fy_join_read_table(fy_process *process)
 {
-    fy_reader reader  = fy_reader_of(process->table_bytes, process->table_total);
-    uint32_t  n_ranks = fy_read_u32(&reader);
+    fy_wire_reader reader  = fy_wire_reader_of(process->table_bytes, process->table_total);
+    uint32_t       n_ranks = fy_wire_read_u32(&reader);
     if (n_ranks == 0 || n_ranks > process->n_claims) {
         return false;
     }

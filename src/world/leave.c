@@ -23,7 +23,7 @@ static void leave_up(fy_process *process)
     }
 }
 
-bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)reader;
     conn->left = true;
@@ -31,7 +31,7 @@ bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
     return true;
 }
 
-bool fy_leave_done(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_leave_done(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn, (void)reader;
     if (!process->leave_sent) {

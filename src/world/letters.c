@@ -28,13 +28,13 @@ static void keep(fy_process *process, uint32_t from, uint64_t tag, const void *b
     fy_bell_ring(process->world->bell);
 }
 
-bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn;
     const unsigned char *head  = reader->bytes;
-    uint32_t             to    = fy_read_u32(reader);
-    uint32_t             from  = fy_read_u32(reader);
-    uint64_t             tag   = fy_read_u64(reader);
+    uint32_t             to    = fy_wire_read_u32(reader);
+    uint32_t             from  = fy_wire_read_u32(reader);
+    uint64_t             tag   = fy_wire_read_u64(reader);
     const unsigned char *bytes = reader->bytes;
     if (!reader->ok || !atomic_load(&process->tabled) || to >= process->n_ranks ||
         from >= process->n_ranks || reader->left > FERRY_MESSAGE_BYTES) {
@@ -51,11 +51,11 @@ bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
 
 static void post(fy_process *process, uint32_t to, uint64_t tag, const void *bytes, size_t n_bytes)
 {
-    unsigned char head[HEAD_BYTES];
-    fy_packer     packer = {.bytes = head};
-    fy_pack_u32(&packer, to);
-    fy_pack_u32(&packer, process->rank);
-    fy_pack_u64(&packer, tag);
+    unsigned char  head[HEAD_BYTES];
+    fy_wire_packer packer = {.bytes = head};
+    fy_wire_pack_u32(&packer, to);
+    fy_wire_pack_u32(&packer, process->rank);
+    fy_wire_pack_u64(&packer, tag);
     fy_control_post(process, fy_control_route(process, to), FY_WIRE_SEND, head, packer.used, bytes,
                     n_bytes);
 }
@@ -178,32 +178,32 @@ enum { QUESTION_HEAD_BYTES = 8, QUESTION_BYTES = QUESTION_HEAD_BYTES + FY_QUESTI
 
 void fy_letter_ask(ferry_world *world, uint32_t rank, const fy_question *question)
 {
-    fy_process   *process = world->impl;
-    unsigned char bytes[QUESTION_BYTES];
-    fy_packer     packer = {.bytes = bytes};
-    fy_pack_u32(&packer, rank);
-    fy_pack_u32(&packer, world->rank);
-    fy_pack_u32(&packer, question->kind);
-    fy_pack_u32(&packer, question->number);
-    fy_pack_u64(&packer, question->run);
-    fy_pack_u64(&packer, question->tag);
+    fy_process    *process = world->impl;
+    unsigned char  bytes[QUESTION_BYTES];
+    fy_wire_packer packer = {.bytes = bytes};
+    fy_wire_pack_u32(&packer, rank);
+    fy_wire_pack_u32(&packer, world->rank);
+    fy_wire_pack_u32(&packer, question->kind);
+    fy_wire_pack_u32(&packer, question->number);
+    fy_wire_pack_u64(&packer, question->run);
+    fy_wire_pack_u64(&packer, question->tag);
     pthread_mutex_lock(&process->lock);
     fy_control_post(process, fy_control_route(process, rank), FY_WIRE_WHERE, bytes, packer.used,
                     NULL, 0);
     pthread_mutex_unlock(&process->lock);
 }
 
-bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)conn;
     const unsigned char *whole = reader->bytes;
     size_t               used  = reader->left;
-    uint32_t             to    = fy_read_u32(reader);
-    uint32_t             from  = fy_read_u32(reader);
-    fy_question          asked = {.kind = fy_read_u32(reader), .number = 0};
-    asked.number               = fy_read_u32(reader);
-    asked.run                  = fy_read_u64(reader);
-    asked.tag                  = fy_read_u64(reader);
+    uint32_t             to    = fy_wire_read_u32(reader);
+    uint32_t             from  = fy_wire_read_u32(reader);
+    fy_question          asked = {.kind = fy_wire_read_u32(reader), .number = 0};
+    asked.number               = fy_wire_read_u32(reader);
+    asked.run                  = fy_wire_read_u64(reader);
+    asked.tag                  = fy_wire_read_u64(reader);
     if (!reader->ok || reader->left != 0 || !atomic_load(&process->tabled) ||
         to >= process->n_ranks || from >= process->n_ranks || asked.tag >> 63 == 0) {
         return false;

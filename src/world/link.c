@@ -232,9 +232,9 @@ static ferry_status check_header(fy_link *link)
 {
     unsigned char        mac[FY_AUTH_MAC_BYTES];
     const unsigned char *header = link->in.bytes + link->whole;
-    fy_reader            reader = fy_reader_of(header, HEADER_BYTES);
-    uint32_t             type   = fy_read_u32(&reader);
-    uint32_t             length = fy_read_u32(&reader);
+    fy_wire_reader       reader = fy_wire_reader_of(header, HEADER_BYTES);
+    uint32_t             type   = fy_wire_read_u32(&reader);
+    uint32_t             length = fy_wire_read_u32(&reader);
     fy_auth_mac_header(link->receive_key, link->n_received, type, length, mac);
     if (!fy_auth_equal(mac, header + 8, sizeof mac)) {
         return deny(link);
@@ -252,9 +252,9 @@ static ferry_status check_payload(fy_link *link)
 {
     unsigned char        mac[FY_AUTH_MAC_BYTES];
     const unsigned char *header = link->in.bytes + link->whole;
-    fy_reader            reader = fy_reader_of(header, HEADER_BYTES);
-    uint32_t             type   = fy_read_u32(&reader);
-    uint32_t             length = fy_read_u32(&reader);
+    fy_wire_reader       reader = fy_wire_reader_of(header, HEADER_BYTES);
+    uint32_t             type   = fy_wire_read_u32(&reader);
+    uint32_t             length = fy_wire_read_u32(&reader);
     if (length > 0) {
         fy_auth_mac_payload(link->receive_key, link->n_received, type, header + HEADER_BYTES,
                             length, mac);
@@ -459,9 +459,9 @@ bool fy_link_take(fy_link *link, fy_message *message_out)
         return false;
     }
     const unsigned char *header = link->in.bytes + link->in.begin;
-    fy_reader            reader = fy_reader_of(header, HEADER_BYTES);
-    uint32_t             type   = fy_read_u32(&reader);
-    uint32_t             length = fy_read_u32(&reader);
+    fy_wire_reader       reader = fy_wire_reader_of(header, HEADER_BYTES);
+    uint32_t             type   = fy_wire_read_u32(&reader);
+    uint32_t             length = fy_wire_read_u32(&reader);
     link->in.begin += HEADER_BYTES + length + (length > 0 ? FY_AUTH_MAC_BYTES : 0);
     *message_out = (fy_message){.type = type, .payload = header + HEADER_BYTES, .n_bytes = length};
     return true;
@@ -474,9 +474,9 @@ static void pack_message(fy_link *link, uint32_t type, const void *head, size_t 
     uint32_t       length = (uint32_t)(head_bytes + body_bytes);
     unsigned char *header = link->out.bytes + link->out.end;
     unsigned char *at     = header + HEADER_BYTES;
-    fy_packer      packer = {.bytes = header};
-    fy_pack_u32(&packer, type);
-    fy_pack_u32(&packer, length);
+    fy_wire_packer packer = {.bytes = header};
+    fy_wire_pack_u32(&packer, type);
+    fy_wire_pack_u32(&packer, length);
     fy_auth_mac_header(link->send_key, link->n_sent, type, length, header + packer.used);
     if (head_bytes > 0) {
         memcpy(at, head, head_bytes);

@@ -18,7 +18,7 @@
 
 /* Failures as messages hold them. */
 
-bool fy_news_pack(const fy_failure *failure, fy_packer *packer)
+bool fy_news_pack(const fy_failure *failure, fy_wire_packer *packer)
 {
     uint32_t     rank;
     ferry_error  text;
@@ -26,18 +26,18 @@ bool fy_news_pack(const fy_failure *failure, fy_packer *packer)
     if (status == FERRY_OK) {
         return false;
     }
-    fy_pack_u32(packer, (uint32_t)status);
-    fy_pack_u32(packer, rank);
-    fy_pack_text(packer, text.message);
+    fy_wire_pack_u32(packer, (uint32_t)status);
+    fy_wire_pack_u32(packer, rank);
+    fy_wire_pack_text(packer, text.message);
     return true;
 }
 
-bool fy_news_read(fy_reader *reader, fy_failure *failure_out)
+bool fy_news_read(fy_wire_reader *reader, fy_failure *failure_out)
 {
-    uint32_t    status = fy_read_u32(reader);
-    uint32_t    rank   = fy_read_u32(reader);
+    uint32_t    status = fy_wire_read_u32(reader);
+    uint32_t    rank   = fy_wire_read_u32(reader);
     ferry_error text;
-    fy_read_text(reader, text.message, sizeof text.message);
+    fy_wire_read_text(reader, text.message, sizeof text.message);
     return reader->ok && status != FERRY_OK && status <= FY_LAST_STATUS &&
            fy_failure_set(failure_out, (ferry_status)status, rank, "%s", text.message);
 }
@@ -180,16 +180,16 @@ static bool is_neighbour(const fy_process *process, uint32_t rank)
 static void tell_one(fy_process *process, uint32_t rank)
 {
     enum { TELL_NS = 200 * 1000 * 1000 };
-    char          addresses[FY_ADDRESSES_BYTES];
-    unsigned char head[4 + sizeof process->world_id + FY_NEWS_BYTES];
-    fy_packer     packer = {.bytes = head};
-    fy_link      *link;
+    char           addresses[FY_ADDRESSES_BYTES];
+    unsigned char  head[4 + sizeof process->world_id + FY_NEWS_BYTES];
+    fy_wire_packer packer = {.bytes = head};
+    fy_link       *link;
     fy_doubt_address(process, rank, addresses);
     if (fy_link_reopen(addresses, process->key, TELL_NS, is_over, process, &link, NULL) !=
         FERRY_OK) {
         return;
     }
-    fy_pack_u32(&packer, process->epoch);
+    fy_wire_pack_u32(&packer, process->epoch);
     memcpy(head + packer.used, process->world_id, sizeof process->world_id);
     packer.used += sizeof process->world_id;
     (void)fy_news_pack(&process->failure, &packer);
@@ -221,11 +221,11 @@ void fy_news_tell(fy_process *process)
     }
 }
 
-bool fy_news_arrive(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_news_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     fy_failure           failure  = {0};
-    uint32_t             epoch    = fy_read_u32(reader);
-    const unsigned char *world_id = fy_read_bytes(reader, sizeof process->world_id);
+    uint32_t             epoch    = fy_wire_read_u32(reader);
+    const unsigned char *world_id = fy_wire_read_bytes(reader, sizeof process->world_id);
     if (!reader->ok || epoch != process->epoch ||
         memcmp(world_id, process->world_id, sizeof process->world_id) != 0 ||
         !fy_news_read(reader, &failure)) {

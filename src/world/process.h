@@ -261,19 +261,19 @@ fy_conn *fy_control_route(fy_process *process, uint32_t rank);
 uint32_t fy_process_rank_at(const fy_process *process, fy_place place); /* UINT32_MAX: nobody */
 
 /* Handlers of messages, under the lock. False: the message makes no sense. */
-bool fy_join_knock(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_join_join(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_join_attach(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_join_attached(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_join_table(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_collect_up(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_collect_down(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_collect_query(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_collect_missing(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
-bool fy_leave_done(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_join_knock(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_join_join(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_join_attach(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_join_attached(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_join_table(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_collect_up(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_collect_down(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_collect_query(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_collect_missing(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_letter_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_letter_asked(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_leave_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
+bool fy_leave_done(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
 
 /* Ranks and children by the table. */
 uint32_t fy_process_rank_of(const fy_process *process, uint32_t claim); /* or FERRY_ANY_RANK */
@@ -345,11 +345,11 @@ void fy_leave_world(fy_process *process);
 /* news.c: what does not travel by the tree. */
 enum { FY_NEWS_BYTES = 16 + FERRY_ERROR_BYTES };
 /* A failure as a message holds it; false, and nothing, where there is none. */
-bool fy_news_pack(const fy_failure *failure, fy_packer *packer);
-bool fy_news_read(fy_reader *reader, fy_failure *failure_out);
+bool fy_news_pack(const fy_failure *failure, fy_wire_packer *packer);
+bool fy_news_read(fy_wire_reader *reader, fy_failure *failure_out);
 /* Another rank's failure becomes this one's. Under the lock. */
 void fy_news_adopt(fy_process *process, const fy_failure *failure);
-bool fy_news_arrive(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_news_arrive(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
 /* An engine has lost process->suspect: asks before that is believed. Under the lock. */
 void fy_news_ask(fy_process *process);
 /* The world has failed because of a neighbour: tells those who would have heard it from that one.
@@ -378,7 +378,7 @@ int64_t fy_doubt_patience_ns(const fy_process *process);
 fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patience,
                          bool (*stop)(void *context), void *context, fy_failure *failure_out);
 void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADDRESSES_BYTES]);
-bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader);
+bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_wire_reader *reader);
 /* An attempt that has failed: whom its failure names has been silent in it. */
 void fy_doubt_note_silence(fy_process *old, const fy_process *process);
 bool fy_doubt_is_silent(const fy_process *old, uint32_t claim); /* when it was last asked */

@@ -155,15 +155,15 @@ static void write_table(fy_process *process)
                         "rank %u has no memory for the table of ranks", process->claim);
         return;
     }
-    fy_packer packer = {.bytes = bytes};
-    fy_pack_u32(&packer, registry->n_joined);
+    fy_wire_packer packer = {.bytes = bytes};
+    fy_wire_pack_u32(&packer, registry->n_joined);
     for (uint32_t c = 0; c < process->n_claims; c++) {
         const entry *one = &registry->entries[c];
         if (one->joined) {
-            fy_pack_u32(&packer, c);
-            fy_pack_u32(&packer, one->place.node);
-            fy_pack_u32(&packer, one->place.index);
-            fy_pack_text(&packer, one->addresses);
+            fy_wire_pack_u32(&packer, c);
+            fy_wire_pack_u32(&packer, one->place.node);
+            fy_wire_pack_u32(&packer, one->place.index);
+            fy_wire_pack_text(&packer, one->addresses);
         }
     }
     process->table_bytes = bytes;
@@ -243,10 +243,10 @@ static void answer_knock(fy_process *process, fy_conn *conn)
                     0);
 }
 
-bool fy_join_knock(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_join_knock(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
-    uint32_t epoch = fy_read_u32(reader);
-    uint32_t claim = fy_read_u32(reader);
+    uint32_t epoch = fy_wire_read_u32(reader);
+    uint32_t claim = fy_wire_read_u32(reader);
     if (!reader->ok) {
         return false;
     }
@@ -319,27 +319,27 @@ static bool fits(fy_process *process, fy_conn *conn, uint32_t n_claims, const ch
         return false;
     }
     if (!awaited(process, claim)) {
-        unsigned char head[128];
-        fy_packer     packer = {.bytes = head};
-        fy_pack_u32(&packer, FERRY_ERR_ABORTED);
-        fy_pack_u32(&packer, claim);
-        fy_pack_text(&packer, "this rank was counted as lost: the others go on without it");
+        unsigned char  head[128];
+        fy_wire_packer packer = {.bytes = head};
+        fy_wire_pack_u32(&packer, FERRY_ERR_ABORTED);
+        fy_wire_pack_u32(&packer, claim);
+        fy_wire_pack_text(&packer, "this rank was counted as lost: the others go on without it");
         fy_control_post(process, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
         return false;
     }
     return true;
 }
 
-bool fy_join_join(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_join_join(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     uint64_t id[2];
     char     nodes[256];
     char     addresses[FY_ADDRESSES_BYTES];
-    uint32_t n_claims = fy_read_u32(reader);
-    id[0]             = fy_read_u64(reader);
-    id[1]             = fy_read_u64(reader);
-    fy_read_text(reader, nodes, sizeof nodes);
-    fy_read_text(reader, addresses, sizeof addresses);
+    uint32_t n_claims = fy_wire_read_u32(reader);
+    id[0]             = fy_wire_read_u64(reader);
+    id[1]             = fy_wire_read_u64(reader);
+    fy_wire_read_text(reader, nodes, sizeof nodes);
+    fy_wire_read_text(reader, addresses, sizeof addresses);
     /* Nobody comes before the root itself: its place is the first. */
     if (!reader->ok || process->registry == NULL || !process->registry->open || conn->joined) {
         return false;
@@ -357,9 +357,9 @@ bool fy_join_join(fy_process *process, fy_conn *conn, fy_reader *reader)
     uint32_t      parent = claim_at(registry, fy_tree_parent(registry->entries[conn->claim].place));
     const char   *where  = registry->entries[parent].addresses;
     unsigned char head[8 + FY_ADDRESSES_BYTES];
-    fy_packer     packer = {.bytes = head};
-    fy_pack_u32(&packer, parent);
-    fy_pack_text(&packer, where);
+    fy_wire_packer packer = {.bytes = head};
+    fy_wire_pack_u32(&packer, parent);
+    fy_wire_pack_text(&packer, where);
     fy_control_post(process, conn, FY_WIRE_PLACE, head, packer.used, NULL, 0);
     conn->joined = true;
     if (parent == process->claim) {
@@ -370,7 +370,7 @@ bool fy_join_join(fy_process *process, fy_conn *conn, fy_reader *reader)
     return true;
 }
 
-bool fy_join_attached(fy_process *process, fy_conn *conn, fy_reader *reader)
+bool fy_join_attached(fy_process *process, fy_conn *conn, fy_wire_reader *reader)
 {
     (void)reader;
     fy_control_drop(process, conn);

@@ -14,11 +14,11 @@
 /* Those who come when the smaller world is complete. */
 static void send_away(fy_process *old)
 {
-    unsigned char head[128];
-    fy_packer     packer = {.bytes = head};
-    fy_pack_u32(&packer, FERRY_ERR_ABORTED);
-    fy_pack_u32(&packer, old->rank);
-    fy_pack_text(&packer, "the others have gone on without this rank");
+    unsigned char  head[128];
+    fy_wire_packer packer = {.bytes = head};
+    fy_wire_pack_u32(&packer, FERRY_ERR_ABORTED);
+    fy_wire_pack_u32(&packer, old->rank);
+    fy_wire_pack_text(&packer, "the others have gone on without this rank");
     for (fy_conn *conn = old->conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_PARKED) {
             fy_control_post(old, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
@@ -44,11 +44,11 @@ void fy_shrink_hand_over(fy_process *old)
         pthread_mutex_lock(&successor->lock);
         fy_conn *moved = fy_control_add_link(successor, link, FY_ROLE_NEW, FERRY_ANY_RANK, NULL);
         if (moved != NULL) {
-            unsigned char knock[8];
-            fy_packer     packer = {.bytes = knock};
-            fy_pack_u32(&packer, successor->epoch);
-            fy_pack_u32(&packer, conn->claim);
-            fy_reader reader = fy_reader_of(knock, packer.used);
+            unsigned char  knock[8];
+            fy_wire_packer packer = {.bytes = knock};
+            fy_wire_pack_u32(&packer, successor->epoch);
+            fy_wire_pack_u32(&packer, conn->claim);
+            fy_wire_reader reader = fy_wire_reader_of(knock, packer.used);
             fy_join_knock(successor, moved, &reader);
         }
         pthread_mutex_unlock(&successor->lock);

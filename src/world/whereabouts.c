@@ -388,46 +388,46 @@ enum { IS_BEGUN = 1, IS_OVER = 2, HAS_ENDED = 4, LEAVES = 8, IS_BLOCKED = 16 };
 
 void fy_answer_pack(const fy_answer *answer, unsigned char bytes[FY_ANSWER_BYTES])
 {
-    fy_packer packer = {.bytes = bytes};
-    fy_pack_u32(&packer, (answer->begun ? (uint32_t)IS_BEGUN : 0) |
-                             (answer->over ? (uint32_t)IS_OVER : 0) |
-                             (answer->ended ? (uint32_t)HAS_ENDED : 0) |
-                             (answer->leaves ? (uint32_t)LEAVES : 0) |
-                             (answer->blocked ? (uint32_t)IS_BLOCKED : 0));
-    fy_pack_u32(&packer, answer->kind);
-    fy_pack_u64(&packer, (uint64_t)answer->age_ns);
-    fy_pack_u64(&packer, (uint64_t)answer->since_ns);
-    fy_pack_u64(&packer, answer->n_meetings);
-    fy_pack_u32(&packer, answer->number);
-    fy_pack_u32(&packer, answer->joint.call);
-    fy_pack_u64(&packer, answer->run);
-    fy_pack_u32(&packer, answer->joint.path);
-    fy_pack_u32(&packer, 0);
-    fy_pack_u64(&packer, answer->joint.object);
-    fy_pack_u64(&packer, 0);
+    fy_wire_packer packer = {.bytes = bytes};
+    fy_wire_pack_u32(&packer, (answer->begun ? (uint32_t)IS_BEGUN : 0) |
+                                  (answer->over ? (uint32_t)IS_OVER : 0) |
+                                  (answer->ended ? (uint32_t)HAS_ENDED : 0) |
+                                  (answer->leaves ? (uint32_t)LEAVES : 0) |
+                                  (answer->blocked ? (uint32_t)IS_BLOCKED : 0));
+    fy_wire_pack_u32(&packer, answer->kind);
+    fy_wire_pack_u64(&packer, (uint64_t)answer->age_ns);
+    fy_wire_pack_u64(&packer, (uint64_t)answer->since_ns);
+    fy_wire_pack_u64(&packer, answer->n_meetings);
+    fy_wire_pack_u32(&packer, answer->number);
+    fy_wire_pack_u32(&packer, answer->joint.call);
+    fy_wire_pack_u64(&packer, answer->run);
+    fy_wire_pack_u32(&packer, answer->joint.path);
+    fy_wire_pack_u32(&packer, 0);
+    fy_wire_pack_u64(&packer, answer->joint.object);
+    fy_wire_pack_u64(&packer, 0);
 }
 
 bool fy_answer_read(const unsigned char *bytes, size_t n_bytes, fy_answer *answer_out)
 {
-    fy_reader reader = fy_reader_of(bytes, n_bytes);
-    uint32_t  flags  = fy_read_u32(&reader);
-    *answer_out      = (fy_answer){.begun   = (flags & IS_BEGUN) != 0,
-                                   .over    = (flags & IS_OVER) != 0,
-                                   .ended   = (flags & HAS_ENDED) != 0,
-                                   .leaves  = (flags & LEAVES) != 0,
-                                   .blocked = (flags & IS_BLOCKED) != 0};
+    fy_wire_reader reader = fy_wire_reader_of(bytes, n_bytes);
+    uint32_t       flags  = fy_wire_read_u32(&reader);
+    *answer_out           = (fy_answer){.begun   = (flags & IS_BEGUN) != 0,
+                                        .over    = (flags & IS_OVER) != 0,
+                                        .ended   = (flags & HAS_ENDED) != 0,
+                                        .leaves  = (flags & LEAVES) != 0,
+                                        .blocked = (flags & IS_BLOCKED) != 0};
 
-    answer_out->kind       = fy_read_u32(&reader);
-    answer_out->age_ns     = (int64_t)fy_read_u64(&reader);
-    answer_out->since_ns   = (int64_t)fy_read_u64(&reader);
-    answer_out->n_meetings = fy_read_u64(&reader);
-    answer_out->number     = fy_read_u32(&reader);
-    answer_out->joint.call = fy_read_u32(&reader);
-    answer_out->run        = fy_read_u64(&reader);
-    answer_out->joint.path = fy_read_u32(&reader);
-    fy_read_u32(&reader);
-    answer_out->joint.object = fy_read_u64(&reader);
-    fy_read_u64(&reader);
+    answer_out->kind       = fy_wire_read_u32(&reader);
+    answer_out->age_ns     = (int64_t)fy_wire_read_u64(&reader);
+    answer_out->since_ns   = (int64_t)fy_wire_read_u64(&reader);
+    answer_out->n_meetings = fy_wire_read_u64(&reader);
+    answer_out->number     = fy_wire_read_u32(&reader);
+    answer_out->joint.call = fy_wire_read_u32(&reader);
+    answer_out->run        = fy_wire_read_u64(&reader);
+    answer_out->joint.path = fy_wire_read_u32(&reader);
+    fy_wire_read_u32(&reader);
+    answer_out->joint.object = fy_wire_read_u64(&reader);
+    fy_wire_read_u64(&reader);
     return reader.ok && reader.left == 0 && answer_out->age_ns >= 0 && answer_out->since_ns >= 0;
 }
 

@@ -10,7 +10,9 @@
 /*
  * The control messages between processes, and how numbers travel in them: little endian, no
  * padding. Readers stick: after one read too many everything reads as zero and ok is false, so a
- * message is checked once, at its end.
+ * message is checked once, at its end. A number has a fixed width, so that a head is as long before
+ * it is written as after it; those of plans and services (fy_pack and fy_reader of model/roster.h),
+ * which are many and mostly small, take as many bytes as they need.
  */
 typedef enum fy_wire_type {
     FY_WIRE_KNOCK    = 15, /* to the root: which world do you make? */
@@ -35,18 +37,18 @@ typedef enum fy_wire_type {
     FY_WIRE_WHERE    = 20, /* in the tree: where are you? A small message answers */
 } fy_wire_type;
 
-typedef struct fy_reader {
+typedef struct fy_wire_reader {
     const unsigned char *bytes;
     size_t               left;
     bool                 ok;
-} fy_reader;
+} fy_wire_reader;
 
-static inline fy_reader fy_reader_of(const void *bytes, size_t n_bytes)
+static inline fy_wire_reader fy_wire_reader_of(const void *bytes, size_t n_bytes)
 {
-    return (fy_reader){.bytes = bytes, .left = n_bytes, .ok = true};
+    return (fy_wire_reader){.bytes = bytes, .left = n_bytes, .ok = true};
 }
 
-static inline const unsigned char *fy_read_bytes(fy_reader *reader, size_t n_bytes)
+static inline const unsigned char *fy_wire_read_bytes(fy_wire_reader *reader, size_t n_bytes)
 {
     if (!reader->ok || reader->left < n_bytes) {
         reader->ok = false;
@@ -58,9 +60,9 @@ static inline const unsigned char *fy_read_bytes(fy_reader *reader, size_t n_byt
     return at;
 }
 
-static inline uint64_t fy_read_number(fy_reader *reader, size_t n_bytes)
+static inline uint64_t fy_wire_read_number(fy_wire_reader *reader, size_t n_bytes)
 {
-    const unsigned char *at    = fy_read_bytes(reader, n_bytes);
+    const unsigned char *at    = fy_wire_read_bytes(reader, n_bytes);
     uint64_t             value = 0;
     for (size_t i = 0; at != NULL && i < n_bytes; i++) {
         value |= (uint64_t)at[i] << (8 * i);
@@ -68,21 +70,21 @@ static inline uint64_t fy_read_number(fy_reader *reader, size_t n_bytes)
     return value;
 }
 
-static inline uint32_t fy_read_u32(fy_reader *reader)
+static inline uint32_t fy_wire_read_u32(fy_wire_reader *reader)
 {
-    return (uint32_t)fy_read_number(reader, 4);
+    return (uint32_t)fy_wire_read_number(reader, 4);
 }
 
-static inline uint64_t fy_read_u64(fy_reader *reader)
+static inline uint64_t fy_wire_read_u64(fy_wire_reader *reader)
 {
-    return fy_read_number(reader, 8);
+    return fy_wire_read_number(reader, 8);
 }
 
 /* A text with its length before it, at most text_bytes - 1 long. */
-static inline void fy_read_text(fy_reader *reader, char *text, size_t text_bytes)
+static inline void fy_wire_read_text(fy_wire_reader *reader, char *text, size_t text_bytes)
 {
-    uint32_t             length = fy_read_u32(reader);
-    const unsigned char *at     = fy_read_bytes(reader, length);
+    uint32_t             length = fy_wire_read_u32(reader);
+    const unsigned char *at     = fy_wire_read_bytes(reader, length);
     if (at == NULL || length >= text_bytes || memchr(at, 0, length) != NULL) {
         reader->ok = false;
         text[0]    = '\0';
@@ -93,32 +95,32 @@ static inline void fy_read_text(fy_reader *reader, char *text, size_t text_bytes
 }
 
 /* Writes into a buffer that the caller knows to be large enough. */
-typedef struct fy_packer {
+typedef struct fy_wire_packer {
     unsigned char *bytes;
     size_t         used;
-} fy_packer;
+} fy_wire_packer;
 
-static inline void fy_pack_number(fy_packer *packer, uint64_t value, size_t n_bytes)
+static inline void fy_wire_pack_number(fy_wire_packer *packer, uint64_t value, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i++) {
         packer->bytes[packer->used++] = (unsigned char)(value >> (8 * i));
     }
 }
 
-static inline void fy_pack_u32(fy_packer *packer, uint32_t value)
+static inline void fy_wire_pack_u32(fy_wire_packer *packer, uint32_t value)
 {
-    fy_pack_number(packer, value, 4);
+    fy_wire_pack_number(packer, value, 4);
 }
 
-static inline void fy_pack_u64(fy_packer *packer, uint64_t value)
+static inline void fy_wire_pack_u64(fy_wire_packer *packer, uint64_t value)
 {
-    fy_pack_number(packer, value, 8);
+    fy_wire_pack_number(packer, value, 8);
 }
 
-static inline void fy_pack_text(fy_packer *packer, const char *text)
+static inline void fy_wire_pack_text(fy_wire_packer *packer, const char *text)
 {
     size_t length = strlen(text);
-    fy_pack_u32(packer, (uint32_t)length);
+    fy_wire_pack_u32(packer, (uint32_t)length);
     memcpy(packer->bytes + packer->used, text, length);
     packer->used += length;
 }

@@ -88,13 +88,13 @@ void __wrap_fy_process_fail(fy_process *process, ferry_status status, uint32_t r
 static size_t write_table(unsigned char *bytes)
 {
     static const uint32_t places[N_CLAIMS][2] = {{0, 0}, {1, 0}, {0, 1}, {0, 2}, {1, 1}, {1, 2}};
-    fy_packer             packer              = {.bytes = bytes};
-    fy_pack_u32(&packer, N_CLAIMS);
+    fy_wire_packer        packer              = {.bytes = bytes};
+    fy_wire_pack_u32(&packer, N_CLAIMS);
     for (uint32_t claim = 0; claim < N_CLAIMS; claim++) {
-        fy_pack_u32(&packer, claim);
-        fy_pack_u32(&packer, places[claim][0]);
-        fy_pack_u32(&packer, places[claim][1]);
-        fy_pack_text(&packer, "10.0.0.3:41000");
+        fy_wire_pack_u32(&packer, claim);
+        fy_wire_pack_u32(&packer, places[claim][0]);
+        fy_wire_pack_u32(&packer, places[claim][1]);
+        fy_wire_pack_text(&packer, "10.0.0.3:41000");
     }
     return packer.used;
 }
@@ -133,11 +133,11 @@ static void set_up(scene *s)
 
 static void read_whole_table(scene *s)
 {
-    unsigned char bytes[8 + TABLE_BYTES];
-    size_t        n_bytes = write_table(bytes + 8);
-    fy_packer     packer  = {.bytes = bytes};
-    fy_pack_u64(&packer, n_bytes);
-    fy_reader reader = fy_reader_of(bytes, 8 + n_bytes);
+    unsigned char  bytes[8 + TABLE_BYTES];
+    size_t         n_bytes = write_table(bytes + 8);
+    fy_wire_packer packer  = {.bytes = bytes};
+    fy_wire_pack_u64(&packer, n_bytes);
+    fy_wire_reader reader = fy_wire_reader_of(bytes, 8 + n_bytes);
     promise(fy_join_table(&s->process, &s->conns[0], &reader));
     promise(atomic_load(&s->process.tabled) && s->process.n_children == 2);
 }
@@ -193,7 +193,7 @@ static void tear_down(scene *s)
     fy_whereabouts_cleanup(&s->here);
 }
 
-static void read_failure(fy_reader *reader)
+static void read_failure(fy_wire_reader *reader)
 {
     fy_failure  failure = {0};
     ferry_error error;
@@ -204,7 +204,7 @@ static void read_failure(fy_reader *reader)
     }
 }
 
-static void read_answer(const fy_reader *reader)
+static void read_answer(const fy_wire_reader *reader)
 {
     fy_answer answer;
     char      text[FY_JOINT_TEXT_BYTES];
@@ -215,7 +215,7 @@ static void read_answer(const fy_reader *reader)
     }
 }
 
-static bool handle(scene *s, uint32_t type, fy_conn *from, fy_reader *reader)
+static bool handle(scene *s, uint32_t type, fy_conn *from, fy_wire_reader *reader)
 {
     fy_process *process = &s->process;
     switch (type % 11) {
@@ -263,10 +263,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     bool alive = true;
     for (size_t at = 1; at + 3 <= size && alive && !is_failed && !is_dropped;) {
-        size_t    length = data[at + 2];
-        size_t    left   = size - at - 3;
-        fy_reader reader = fy_reader_of(data + at + 3, length < left ? length : left);
-        alive            = handle(&s, data[at], &s.conns[data[at + 1] % N_CONNS], &reader);
+        size_t         length = data[at + 2];
+        size_t         left   = size - at - 3;
+        fy_wire_reader reader = fy_wire_reader_of(data + at + 3, length < left ? length : left);
+        alive                 = handle(&s, data[at], &s.conns[data[at + 1] % N_CONNS], &reader);
         at += 3 + length;
     }
     if (atomic_load(&s.process.tabled)) {

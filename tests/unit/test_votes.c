@@ -44,25 +44,25 @@ static void test_votes(void **state)
 
 static void test_news(void **state)
 {
-    unsigned char bytes[FY_NEWS_BYTES];
-    fy_packer     packer  = {.bytes = bytes};
-    fy_failure    failure = {0}, heard = {0};
-    uint32_t      rank;
-    ferry_error   text;
+    unsigned char  bytes[FY_NEWS_BYTES];
+    fy_wire_packer packer  = {.bytes = bytes};
+    fy_failure     failure = {0}, heard = {0};
+    uint32_t       rank;
+    ferry_error    text;
     (void)state;
     assert_true(fy_failure_set(&failure, FERRY_ERR_TIMEOUT, 3, "rank 3 is silent"));
     assert_true(fy_news_pack(&failure, &packer));
-    fy_reader reader = fy_reader_of(bytes, packer.used);
+    fy_wire_reader reader = fy_wire_reader_of(bytes, packer.used);
     assert_true(fy_news_read(&reader, &heard));
     assert_int_equal(fy_failure_get(&heard, &rank, &text), FERRY_ERR_TIMEOUT);
     assert_int_equal(rank, 3);
     assert_string_equal(text.message, "rank 3 is silent");
     for (size_t i = 0; i <= COUNT_OF(strange); i++) {
-        fy_failure nothing = {0};
-        uint32_t   status  = i < COUNT_OF(strange) ? strange[i] : (uint32_t)FERRY_OK;
-        fy_packer  other   = {.bytes = bytes};
-        fy_pack_u32(&other, status);
-        reader = fy_reader_of(bytes, packer.used);
+        fy_failure     nothing = {0};
+        uint32_t       status  = i < COUNT_OF(strange) ? strange[i] : (uint32_t)FERRY_OK;
+        fy_wire_packer other   = {.bytes = bytes};
+        fy_wire_pack_u32(&other, status);
+        reader = fy_wire_reader_of(bytes, packer.used);
         assert_false(fy_news_read(&reader, &nothing));
         assert_false(fy_failed(&nothing));
     }
