@@ -435,10 +435,10 @@ static void test_counted_tasks(void **state)
         must(fy_pair_maker_turn(&maker, &error), &error);
         ferry_status status = FERRY_OK;
         for (uint32_t t = 0; t < rows[i].n_first + rows[i].n_second && status == FERRY_OK; t++) {
-            fy_task    task   = {.id = t, .bytes = 8, .element = 2, .content = FY_NO_CONTENT};
+            fy_task    next   = {.id = t, .bytes = 8, .element = 2, .content = FY_NO_CONTENT};
             fy_hash128 origin = {.low = t + 1};
             uint32_t   to     = t < rows[i].n_first ? 1 : 2;
-            status            = fy_pair_maker_put(&maker, 0, to, &task, origin, &error);
+            status            = fy_pair_maker_put(&maker, 0, to, &next, origin, &error);
         }
         if (status == FERRY_OK) {
             status = fy_pair_maker_finish(&maker, &error);
