@@ -398,7 +398,7 @@ static void run_each_rank(plan p, int signal, int step)
 static bool is_long;
 
 /* A rank that is killed is seen at once, so a long deadline costs little and forgives load. */
-static const double kill_seconds = 20.0 * FERRY_TEST_PATIENCE;
+static const double kill_seconds = 8.0 * FERRY_TEST_PATIENCE;
 static const double stop_seconds = 2.0 * FERRY_TEST_PATIENCE;
 
 static void test_killed_on_one_node(void **state)

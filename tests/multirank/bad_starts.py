@@ -204,25 +204,31 @@ def serve(listener, answer, stop):
         one.close()
 
 
+def port_taken(name, answer):
+    with socket.socket() as taken, Ranks() as world:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(64)
+        port = taken.getsockname()[1]
+        stop = threading.Event()
+        thread = threading.Thread(target=serve, args=(taken, answer, stop))
+        thread.start()
+        try:
+            world.start(3, STEPS, MASTER_PORT=port, **QUICK)
+            expect_all_fail(world, {0: ("ERR_IO", "ERR_INVALID_INPUT"), 1: None, 2: None},
+                            {0: ["rank 0", str(port)], 1: ["rank [01]"], 2: ["rank [02]"]},
+                            limit=JOIN * 2)
+        except ranks.Failure as failure:
+            raise ranks.Failure("a stranger who %s: %s" % (name, failure)) from None
+        finally:
+            stop.set()
+            thread.join()
+
+
 def case_port_taken():
-    for name, answer in MANNERS.items():
-        with socket.socket() as taken, Ranks() as world:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen(64)
-            port = taken.getsockname()[1]
-            stop = threading.Event()
-            thread = threading.Thread(target=serve, args=(taken, answer, stop))
-            thread.start()
-            try:
-                world.start(3, STEPS, MASTER_PORT=port, **QUICK)
-                expect_all_fail(world, {0: ("ERR_IO", "ERR_INVALID_INPUT"), 1: None, 2: None},
-                                {0: ["rank 0", str(port)], 1: ["rank [01]"], 2: ["rank [02]"]},
-                                limit=JOIN * 2)
-            except ranks.Failure as failure:
-                raise ranks.Failure("a stranger who %s: %s" % (name, failure)) from None
-            finally:
-                stop.set()
-                thread.join()
+    """At once, for those that are no root wait for the join limit."""
+    with concurrent.futures.ThreadPoolExecutor(len(MANNERS)) as pool:
+        for done in [pool.submit(port_taken, *manner) for manner in MANNERS.items()]:
+            done.result()
 
 
 # ---- secrets -------------------------------------------------------------------------------------

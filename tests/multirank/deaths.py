@@ -19,7 +19,7 @@ from ranks import Failure, Ranks, check, options
 
 # Only for a stopped rank anybody waits for a deadline. Ranks of other nodes may be silent for four
 # fifths of one: who is kept off the cores for some seconds is none that was hurt.
-PATIENT, DEADLINE = 20.0, 6.5
+PATIENT, DEADLINE = 10.0, 6.5
 WORK_S = 60  # long beyond all doubt: who is not told of a loss is done with its work in the end
 HARMS = ("kill", "stop", "exit", "abort", "self-kill", "return")
 EXPECTED = {
