@@ -16,7 +16,7 @@ LAYERS = {
     "model": ["layout"],
     "plan": ["layout", "model"],
     "checkpoint": ["layout", "model", "plan", "pack"],
-    "verify": [],
+    "prove": [],
     "schedule": [],
     "pack": ["layout"],
     "service": ["layout", "model", "plan", "schedule", "pack", "world", "transport"],

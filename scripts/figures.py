@@ -367,7 +367,7 @@ def reshard(record):
              f"{case['RssAnon'] / MIB:.1f} MiB", f"{case['VmHWM'] / MIB:.1f} MiB"]
             for case in record.get("memory", [])]
     if rows:
-        text += "\n" + table(["memory of one conversion", "buffers and tables", "with mapped files"],
+        text += "\n" + table(["memory of one reshard", "buffers and tables", "with mapped files"],
                              rows)
     cases = record.get("open", {}).get("cases", {})
     rows = [[f"`{what}`" if " sharded" not in what else f"`{what.split()[0]}` of TP4",

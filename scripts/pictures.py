@@ -40,7 +40,7 @@ def output_of(*command):
 
 # Every folder of src/: its column and row, and what it does.
 FOLDERS = {
-    "verify": (0, 0, "proves a printed plan"),
+    "prove": (0, 0, "proves a printed plan"),
     "checkpoint": (1, 0, "files to files"),
     "service": (2, 0, "refit: runs, versions"),
     "collective": (3, 0, "fused collectives"),
@@ -90,7 +90,7 @@ def stack():
         column, row, _ = FOLDERS[folder]
         return 20 + column * step, top + row * 94
 
-    for folder in ("verify", "checkpoint", "service", "collective"):
+    for folder in ("prove", "checkpoint", "service", "collective"):
         d.arrow((place(folder)[0] + wide / 2, 128), (place(folder)[0] + wide / 2, top - 2))
     for folder, callee in direct_layers():
         (x1, y1), (x2, y2) = place(folder), place(callee)
@@ -106,7 +106,7 @@ def stack():
     d.text(430, y + 20, "base/: errors, memory, numbers, JSON; for all of them", "in", "middle")
     d.text(20, y + 52, "An arrow goes from a folder of src/ to those whose functions it calls; "
            "what lies below is reached as well.", "small")
-    d.text(20, y + 69, "verify/ calls none: a mistake of the planner cannot hide there.", "small")
+    d.text(20, y + 69, "prove/ calls none: a mistake of the planner cannot hide there.", "small")
     return d.write()
 
 

@@ -22,15 +22,15 @@ FERRY_BEGIN_DECLS
 /* ---- long work ---- */
 
 typedef struct ferry_work_progress {
-    const char *phase; /* such as "copying", "syncing", "comparing" */
+    const char *phase; /* such as "copying", "syncing", "verifying" */
     uint64_t    done_bytes;
     uint64_t    total_bytes;
     double      seconds; /* since the work began */
-    const char *anew;    /* why a conversion that may go on where an earlier one ended does not: a
+    const char *anew;    /* why a reshard that may go on where an earlier one ended does not: a
                             phrase that lives for ever; NULL: it does, or nothing was left */
     uint64_t done_files; /* of work that goes file by file; else 0 */
     uint64_t total_files;
-    bool     goes_on; /* a conversion, where an earlier one ended */
+    bool     goes_on; /* a reshard, where an earlier one ended */
 } ferry_work_progress;
 
 /*
@@ -131,12 +131,12 @@ FERRY_API ferry_status ferry_checkpoint_metadata_at(const ferry_checkpoint *chec
                                                     size_t index, const char **key_out,
                                                     const char **value_out, ferry_error *error);
 
-/* What else lies in its folder, as far as a conversion copies it or says why it does not. */
+/* What else lies in its folder, as far as a reshard copies it or says why it does not. */
 typedef struct ferry_checkpoint_other {
     size_t      struct_size;
     const char *name; /* of a folder with a slash behind it */
     uint64_t    bytes;
-    const char *left_out; /* why a conversion leaves it out, a phrase; NULL: it is copied */
+    const char *left_out; /* why a reshard leaves it out, a phrase; NULL: it is copied */
 } ferry_checkpoint_other;
 
 #define FERRY_CHECKPOINT_OTHER_INIT                                                                \
@@ -189,44 +189,45 @@ typedef struct ferry_tensor_statistics {
         sizeof(ferry_tensor_statistics), false, 0, 0, 0, 0, 0, 0                                   \
     }
 
-/* Is handed each tensor by its index, in order, when all is done. */
+/* Is handed each tensor of the subset by its index, in order, when all is done. */
 typedef void (*ferry_statistics_visitor)(void *context, size_t tensor,
                                          const ferry_tensor_statistics *statistics);
 
 typedef struct ferry_statistics_options {
     size_t                   struct_size;
-    uint64_t                 memory_cap_bytes; /* as for conversions */
-    uint32_t                 n_threads;        /* as for conversions */
+    uint64_t                 memory_cap_bytes; /* as in ferry_reshard_options */
+    uint32_t                 n_threads;        /* as in ferry_reshard_options */
     ferry_work_progress_fn   progress;         /* (optional) */
     ferry_statistics_visitor visitor;          /* (optional) without it data are only checked */
     void                    *context;
+    const char              *subset; /* only these tensors: as in ferry_plan_options */
 } ferry_statistics_options;
 
 #define FERRY_STATISTICS_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(ferry_statistics_options), 0, 0, NULL, NULL, NULL                                   \
+        sizeof(ferry_statistics_options), 0, 0, NULL, NULL, NULL, NULL                             \
     }
 
-/* Reads all floating tensors, and compares the checksums that are recorded of them. */
+/* Reads the floating tensors, and compares the checksums that are recorded of them. */
 FERRY_API ferry_status ferry_checkpoint_measure(const ferry_checkpoint         *checkpoint,
                                                 const ferry_statistics_options *options,
                                                 ferry_error                    *error);
 
-/* ---- converting ---- */
+/* ---- another layout ---- */
 
 /* Zero means the default. */
-typedef struct ferry_conversion_options {
+typedef struct ferry_reshard_options {
     size_t      struct_size;
     const char *subset;           /* only these tensors of the result: as in ferry_plan_options */
     uint32_t    cast;             /* a ferry_dtype_kind that all floating tensors become; 0: none */
     uint64_t    part_bytes;       /* of a logical result; default 5 * 10^9 */
     uint64_t    memory_cap_bytes; /* for buffers; default 256 MiB, at least 1 MiB */
     uint32_t    n_threads;        /* default: the cores, at most 16; no more than 128 */
-} ferry_conversion_options;
+} ferry_reshard_options;
 
-#define FERRY_CONVERSION_OPTIONS_INIT                                                              \
+#define FERRY_RESHARD_OPTIONS_INIT                                                                 \
     {                                                                                              \
-        sizeof(ferry_conversion_options), NULL, 0, 0, 0, 0                                         \
+        sizeof(ferry_reshard_options), NULL, 0, 0, 0, 0                                            \
     }
 
 /*
@@ -234,17 +235,16 @@ typedef struct ferry_conversion_options {
  * as "tp=4,pp=2" for architectures that ferry knows, or the path of a ferry.layout/1 file. Nothing
  * is written yet. It holds the checkpoint's headers: destroy it before the checkpoint.
  */
-typedef struct ferry_conversion ferry_conversion;
+typedef struct ferry_reshard ferry_reshard;
 
-/* Plans a conversion, and writes nothing. options may be NULL. */
-FERRY_API ferry_status ferry_conversion_create(const ferry_checkpoint *from, const char *to,
-                                               const ferry_conversion_options *options,
-                                               ferry_conversion              **conversion_out,
-                                               ferry_error                    *error);
+/* Plans a reshard, and writes nothing. options may be NULL. */
+FERRY_API ferry_status ferry_reshard_create(const ferry_checkpoint *from, const char *to,
+                                            const ferry_reshard_options *options,
+                                            ferry_reshard **reshard_out, ferry_error *error);
 /* NULL is allowed. */
-FERRY_API void ferry_conversion_destroy(ferry_conversion *conversion);
+FERRY_API void ferry_reshard_destroy(ferry_reshard *reshard);
 
-typedef struct ferry_conversion_totals {
+typedef struct ferry_reshard_totals {
     size_t   struct_size;
     bool     is_sharded; /* the result */
     size_t   n_files;    /* safetensors files of the result */
@@ -254,77 +254,73 @@ typedef struct ferry_conversion_totals {
     size_t   n_replicated; /* tensors that no built-in rule knows and every rank of a stage gets */
     size_t   n_others;     /* of what else lies in the source's folder, copied or not */
     uint64_t other_bytes;  /* of those that are copied */
-} ferry_conversion_totals;
+} ferry_reshard_totals;
 
-#define FERRY_CONVERSION_TOTALS_INIT                                                               \
+#define FERRY_RESHARD_TOTALS_INIT                                                                  \
     {                                                                                              \
-        sizeof(ferry_conversion_totals), false, 0, 0, 0, 0, 0, 0, 0                                \
+        sizeof(ferry_reshard_totals), false, 0, 0, 0, 0, 0, 0, 0                                   \
     }
 
 /* What a run would read and write. */
-FERRY_API ferry_status ferry_conversion_get_totals(const ferry_conversion  *conversion,
-                                                   ferry_conversion_totals *totals_out,
-                                                   ferry_error             *error);
-/* A file of the result; texts live as long as the conversion. */
-FERRY_API ferry_status ferry_conversion_file_at(const ferry_conversion *conversion, size_t index,
-                                                ferry_checkpoint_file *file_out,
-                                                ferry_error           *error);
+FERRY_API ferry_status ferry_reshard_get_totals(const ferry_reshard  *reshard,
+                                                ferry_reshard_totals *totals_out,
+                                                ferry_error          *error);
+/* A file of the result; texts live as long as the reshard. */
+FERRY_API ferry_status ferry_reshard_file_at(const ferry_reshard *reshard, size_t index,
+                                             ferry_checkpoint_file *file_out, ferry_error *error);
 /*
  * What else lies in the folder of the source. Files are copied along as they are, but for weights
  * in other formats, folders, and links that lead out of the checkpoint; in config.json a cast
- * changes torch_dtype. Texts live as long as the conversion.
+ * changes torch_dtype. Texts live as long as the reshard.
  */
-typedef struct ferry_conversion_other {
+typedef struct ferry_reshard_other {
     size_t      struct_size;
     const char *name;
     uint64_t    bytes;
     const char *left_out;    /* why it is not copied, a phrase; NULL: it is */
     const char *torch_dtype; /* what its torch_dtype becomes; NULL: it is copied as it is */
-} ferry_conversion_other;
+} ferry_reshard_other;
 
-#define FERRY_CONVERSION_OTHER_INIT                                                                \
+#define FERRY_RESHARD_OTHER_INIT                                                                   \
     {                                                                                              \
-        sizeof(ferry_conversion_other), NULL, 0, NULL, NULL                                        \
+        sizeof(ferry_reshard_other), NULL, 0, NULL, NULL                                           \
     }
 
 /* A file or folder beside the tensors, by number, below n_others of the totals. */
-FERRY_API ferry_status ferry_conversion_other_at(const ferry_conversion *conversion, size_t index,
-                                                 ferry_conversion_other *other_out,
-                                                 ferry_error            *error);
+FERRY_API ferry_status ferry_reshard_other_at(const ferry_reshard *reshard, size_t index,
+                                              ferry_reshard_other *other_out, ferry_error *error);
 /* The name of a tensor that no built-in rule knows; NULL behind the last. */
-FERRY_API const char *ferry_conversion_replicated_at(const ferry_conversion *conversion,
-                                                     size_t                  index);
+FERRY_API const char *ferry_reshard_replicated_at(const ferry_reshard *reshard, size_t index);
 
 /*
  * How long writing to a folder beside path would take, from a short try of its file system that
  * leaves nothing behind. FERRY_ERR_UNSUPPORTED where that cannot be tried.
  */
-FERRY_API ferry_status ferry_conversion_estimate(const ferry_conversion *conversion,
-                                                 const char *path, double *seconds_out,
-                                                 ferry_error *error);
+FERRY_API ferry_status ferry_reshard_estimate(const ferry_reshard *reshard, const char *path,
+                                              double *seconds_out, ferry_error *error);
 
 /*
  * Whether a run could begin to write to path as far as the path alone says: nothing is there, and
- * the folder around it is. For asking before long work; ferry_conversion_run asks again. Removes
+ * the folder around it is. For asking before long work; ferry_reshard_run asks again. Removes
  * what a run that was killed at its very end has left of its own in a result that is whole.
  */
-FERRY_API ferry_status ferry_conversion_check_target(const char *path, ferry_error *error);
+FERRY_API ferry_status ferry_reshard_check_target(const char *path, ferry_error *error);
 
-typedef struct ferry_conversion_run_options {
+typedef struct ferry_reshard_run_options {
     size_t                 struct_size;
     bool                   resume;   /* go on where an equal run ended; leave what that needs */
     ferry_work_progress_fn progress; /* (optional) */
     void                  *context;
     bool                   restart; /* with resume: begin anew, and leave what the next run needs */
     uint64_t               bytes_per_s; /* the most that is read and written, together; 0: any */
-} ferry_conversion_run_options;
+} ferry_reshard_run_options;
 
-#define FERRY_CONVERSION_RUN_OPTIONS_INIT                                                          \
+#define FERRY_RESHARD_RUN_OPTIONS_INIT                                                             \
     {                                                                                              \
-        sizeof(ferry_conversion_run_options), false, NULL, NULL, false, 0                          \
+        sizeof(ferry_reshard_run_options), false, NULL, NULL, false, 0                             \
     }
 
-typedef struct ferry_conversion_result {
+typedef struct ferry_reshard_result {
     size_t      struct_size;
     uint64_t    written_bytes;
     uint64_t    resumed_bytes; /* of those, what an earlier run had written */
@@ -332,60 +328,59 @@ typedef struct ferry_conversion_result {
     double      seconds;       /* all of it, until everything was synced */
     double      copy_seconds;
     const char *anew; /* as in ferry_work_progress */
-} ferry_conversion_result;
+} ferry_reshard_result;
 
-#define FERRY_CONVERSION_RESULT_INIT                                                               \
+#define FERRY_RESHARD_RESULT_INIT                                                                  \
     {                                                                                              \
-        sizeof(ferry_conversion_result), 0, 0, 0, 0, 0, NULL                                       \
+        sizeof(ferry_reshard_result), 0, 0, 0, 0, 0, NULL                                          \
     }
 
 /*
  * Whether a run to path that did not come to its end has left what another can go on with. A run
  * leaves that if it was told to (resume) and has made a tensor.
  */
-FERRY_API bool ferry_conversion_has_left(const char *path);
+FERRY_API bool ferry_reshard_has_left(const char *path);
 
 /*
  * Writes the result to path, which must not exist: into a folder beside it, renamed when it is
  * whole and synced. After an error there is nothing at path. result_out may be NULL.
  */
-FERRY_API ferry_status ferry_conversion_run(ferry_conversion *conversion, const char *path,
-                                            const ferry_conversion_run_options *options,
-                                            ferry_conversion_result            *result_out,
-                                            ferry_error                        *error);
+FERRY_API ferry_status ferry_reshard_run(ferry_reshard *reshard, const char *path,
+                                         const ferry_reshard_run_options *options,
+                                         ferry_reshard_result *result_out, ferry_error *error);
 
-/* ---- comparing ---- */
+/* ---- are two the same? ---- */
 
 /* Is handed each tensor that is equal, in the order of a; digest is XXH3 (64 bits) of its bytes. */
-typedef void (*ferry_compare_visitor)(void *context, const char *tensor, uint64_t bytes,
-                                      uint64_t digest);
+typedef void (*ferry_verify_visitor)(void *context, const char *tensor, uint64_t bytes,
+                                     uint64_t digest);
 
-typedef struct ferry_compare_options {
+typedef struct ferry_verify_options {
     size_t                 struct_size;
-    uint64_t               memory_cap_bytes; /* as for conversions */
-    uint32_t               n_threads;        /* as for conversions */
+    uint64_t               memory_cap_bytes; /* as in ferry_reshard_options */
+    uint32_t               n_threads;        /* as in ferry_reshard_options */
     ferry_work_progress_fn progress;         /* (optional) */
-    ferry_compare_visitor  visitor;          /* (optional) called when all is done */
+    ferry_verify_visitor   visitor;          /* (optional) called when all is done */
     void                  *context;
-} ferry_compare_options;
+} ferry_verify_options;
 
-#define FERRY_COMPARE_OPTIONS_INIT                                                                 \
+#define FERRY_VERIFY_OPTIONS_INIT                                                                  \
     {                                                                                              \
-        sizeof(ferry_compare_options), 0, 0, NULL, NULL, NULL                                      \
+        sizeof(ferry_verify_options), 0, 0, NULL, NULL, NULL                                       \
     }
 
-typedef struct ferry_compare_result {
+typedef struct ferry_verify_result {
     size_t   struct_size;
     uint64_t n_tensors;
     uint64_t tensor_bytes;
     uint64_t n_replicas; /* local tensors that were compared in addition, on both sides */
     uint64_t n_checked;  /* checksums that were compared */
     double   seconds;
-} ferry_compare_result;
+} ferry_verify_result;
 
-#define FERRY_COMPARE_RESULT_INIT                                                                  \
+#define FERRY_VERIFY_RESULT_INIT                                                                   \
     {                                                                                              \
-        sizeof(ferry_compare_result), 0, 0, 0, 0, 0                                                \
+        sizeof(ferry_verify_result), 0, 0, 0, 0, 0                                                 \
     }
 
 /*
@@ -393,11 +388,9 @@ typedef struct ferry_compare_result {
  * every bit of every replica. Metadata do not count. FERRY_ERR_DIFFERENT names the first tensor
  * (in the order of a) that differs, the element and both values.
  */
-FERRY_API ferry_status ferry_checkpoint_compare(const ferry_checkpoint      *a,
-                                                const ferry_checkpoint      *b,
-                                                const ferry_compare_options *options,
-                                                ferry_compare_result        *result_out,
-                                                ferry_error                 *error);
+FERRY_API ferry_status ferry_checkpoint_verify(const ferry_checkpoint *a, const ferry_checkpoint *b,
+                                               const ferry_verify_options *options,
+                                               ferry_verify_result *result_out, ferry_error *error);
 
 FERRY_END_DECLS
 

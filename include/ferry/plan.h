@@ -55,6 +55,9 @@ typedef struct ferry_plan_options {
         sizeof(ferry_plan_options), FERRY_REPLICA_BALANCED, NULL, NULL, 0                          \
     }
 
+/* Whether a subset, as in ferry_plan_options, takes this name: for who lists tensors himself. */
+FERRY_API bool ferry_subset_has(const char *subset, const char *name);
+
 /* One box of one tensor from one rank to another, or to itself. */
 typedef struct ferry_move {
     uint64_t    task_id;

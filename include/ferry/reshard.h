@@ -16,7 +16,8 @@ FERRY_BEGIN_DECLS
 
 /*
  * Planning from what each rank says of its own parameters: the reference planner's functions. The
- * same layouts described by a ferry_spec give the same plan.
+ * same layouts described by a ferry_spec give the same plan. Checkpoints on disk are resharded by
+ * ferry_reshard_run of checkpoint.h.
  */
 
 /* [begin, begin + length) of one dimension. */

@@ -20,9 +20,6 @@
     X(box, FERRY_BOX_INIT, stride)                                                                 \
     X(build_schedule_options, FERRY_BUILD_SCHEDULE_OPTIONS_INIT, duplex)                           \
     X(cluster_options, FERRY_CLUSTER_OPTIONS_INIT, latency_s)                                      \
-    X(compare_options, FERRY_COMPARE_OPTIONS_INIT, context)                                        \
-    X(conversion_options, FERRY_CONVERSION_OPTIONS_INIT, n_threads)                                \
-    X(conversion_run_options, FERRY_CONVERSION_RUN_OPTIONS_INIT, context)                          \
     X(copy_options, FERRY_COPY_OPTIONS_INIT, hash_out)                                             \
     X(exchange, FERRY_EXCHANGE_INIT, scatter)                                                      \
     X(mixed_comm_options, FERRY_MIXED_COMM_OPTIONS_INIT, staging_bytes)                            \
@@ -32,6 +29,8 @@
     X(plan_options, FERRY_PLAN_OPTIONS_INIT, n_lost_ranks)                                         \
     X(process_groups, FERRY_PROCESS_GROUPS_INIT, world)                                            \
     X(recovery_options, FERRY_RECOVERY_OPTIONS_INIT, min_ranks)                                    \
+    X(reshard_options, FERRY_RESHARD_OPTIONS_INIT, n_threads)                                      \
+    X(reshard_run_options, FERRY_RESHARD_RUN_OPTIONS_INIT, context)                                \
     X(schedule_options, FERRY_SCHEDULE_OPTIONS_INIT, no_relays)                                    \
     X(scheduled_batch, FERRY_SCHEDULED_BATCH_INIT, total_bytes)                                    \
     X(service_options, FERRY_SERVICE_OPTIONS_INIT, trace)                                          \
@@ -39,6 +38,7 @@
     X(simulation_options, FERRY_SIMULATION_OPTIONS_INIT, pack_bytes_per_s)                         \
     X(statistics_options, FERRY_STATISTICS_OPTIONS_INIT, context)                                  \
     X(task, FERRY_TASK_INIT, content)                                                              \
+    X(verify_options, FERRY_VERIFY_OPTIONS_INIT, context)                                          \
     X(world_options, FERRY_WORLD_OPTIONS_INIT, host)
 
 #define FY_FIRST_BYTES(type, last) (offsetof(type, last) + sizeof(((type *)NULL)->last))

@@ -342,9 +342,8 @@ ferry_status fy_job_create(const ferry_checkpoint *from, const fy_target *target
 {
     *job                = (fy_job){.from = from, .spec = fy_spec_new()};
     json_t      *one    = side_of_one();
-    ferry_status status = job->spec == NULL || one == NULL
-                              ? fy_fail_no_memory(error, "a conversion")
-                              : make_sides(job, target, one, error);
+    ferry_status status = job->spec == NULL || one == NULL ? fy_fail_no_memory(error, "a reshard")
+                                                           : make_sides(job, target, one, error);
     if (status == FERRY_OK) {
         status = index_places(&job->spec->source, &job->from_places, error);
     }

@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 /*
- * What a conversion has done, in a file of its partial folder, so that another run can go on: first
- * the key of the conversion (hashes of all that its bytes depend on), then a record for each task
+ * What a reshard has done, in a file of its partial folder, so that another run can go on: first
+ * the key of the reshard (hashes of all that its bytes depend on), then a record for each task
  * that is done: its number and the checksums of what it wrote. Records are appended with one write
  * each and guarded by a checksum; what is torn or damaged ends the journal and everything behind it
  * counts as not done. A record says that data were written, not that they were synced: who resumes

@@ -2,8 +2,8 @@
 /* What the elements of a checkpoint's tensors are: each tensor by one thread, window by window. */
 #include "base/checked.h"
 #include "base/options.h"
-#include "checkpoint/convert.h"
 #include "checkpoint/crew.h"
+#include "checkpoint/reshard.h"
 #include "checkpoint/tally.h"
 
 typedef struct worker {
@@ -27,10 +27,15 @@ typedef struct measurement {
     double                          began;
 } measurement;
 
-static bool is_looked_at(const measurement *m, size_t tensor)
+static bool has_numbers(const measurement *m, size_t tensor)
 {
     const fy_ckpt_tensor *t = &m->checkpoint->tensors[tensor];
     return !t->is_opaque && fy_tally_takes(t->dtype.kind);
+}
+
+static bool is_looked_at(const measurement *m, size_t tensor)
+{
+    return m->job.is_wanted[tensor] && has_numbers(m, tensor);
 }
 
 static uint64_t elements_of(const measurement *m, size_t tensor)
@@ -96,19 +101,19 @@ static ferry_status make_worker(measurement *m, worker *w, ferry_error *error)
 
 static ferry_status prepare(measurement *m, ferry_error *error)
 {
-    fy_target whole = {.name = m->checkpoint->path};
+    fy_target whole = {.name = m->checkpoint->path, .subset = m->options->subset};
     m->tallies      = fy_alloc_zeroed(m->checkpoint->n_tensors, sizeof *m->tallies);
     m->workers      = fy_alloc_zeroed(m->buffers.n_threads, sizeof *m->workers);
     if (m->tallies == NULL || m->workers == NULL) {
         return fy_fail_no_memory(error, "the tensors of a checkpoint");
     }
-    for (size_t i = 0; i < m->checkpoint->n_tensors; i++) {
+    ferry_status status = fy_job_create(m->checkpoint, &whole, &m->job, error);
+    for (size_t i = 0; i < m->checkpoint->n_tensors && status == FERRY_OK; i++) {
         m->total_bytes +=
             is_looked_at(m, i)
                 ? fy_bytes(elements_of(m, i), m->checkpoint->tensors[i].dtype.element_bits)
                 : 0;
     }
-    ferry_status status = fy_job_create(m->checkpoint, &whole, &m->job, error);
     if (status == FERRY_OK) {
         status = fy_files_of(m->checkpoint, &m->files, error);
     }
@@ -138,10 +143,13 @@ static void clean_up(measurement *m)
 static void visit(const measurement *m)
 {
     for (size_t i = 0; m->options->visitor != NULL && i < m->checkpoint->n_tensors; i++) {
+        if (!m->job.is_wanted[i]) {
+            continue;
+        }
         const fy_tally         *t        = &m->tallies[i];
         uint64_t                n_finite = t->n_elements - t->n_nan - t->n_infinite;
         ferry_tensor_statistics s        = {.struct_size = sizeof s,
-                                            .has_numbers = is_looked_at(m, i),
+                                            .has_numbers = has_numbers(m, i),
                                             .n_elements  = elements_of(m, i),
                                             .n_nan       = t->n_nan,
                                             .n_infinite  = t->n_infinite,

@@ -26,11 +26,11 @@ class Kind:
 
     def __init__(self, scene, name, source, layout):
         self.name, self.source, self.layout = name, source, layout
-        self.expected = scene.convert(source, "expected-" + name, layout)
+        self.expected = scene.reshard(source, "expected-" + name, layout)
 
 
 class Try(Place):
-    """A place at which one kind is converted with some options."""
+    """A place at which one kind is resharded with some options."""
 
     def __init__(self, scene, folder, kind, options):
         super().__init__(scene, folder)

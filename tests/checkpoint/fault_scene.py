@@ -1,4 +1,4 @@
-"""A conversion to disturb: a source of some size, what must come out, and a place to write to."""
+"""A reshard to disturb: a source of some size, what must come out, and a place to write to."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ def digest_tree(folder):
 
 
 class Scene:
-    """A source that takes a while to convert, and what must come out. Made once, never changed."""
+    """A source that takes a while to reshard, and what must come out. Made once, never changed."""
 
     def __init__(self, ferry, folder, n_bytes, rng):
         self.ferry, self.folder = ferry, folder
@@ -55,7 +55,7 @@ class Scene:
         self.other_layout.write_text(json.dumps(OTHER_LAYOUT))
         self.sharded = folder / "sharded"
         ferry.reshard(self.source, self.layout, self.sharded)
-        self.expected = self.convert(self.source, "expected")
+        self.expected = self.reshard(self.source, "expected")
         self.source_digest = digest_tree(self.source)
 
     @staticmethod
@@ -77,7 +77,7 @@ class Scene:
                                       rng.randbytes(size)))
         return tensors
 
-    def convert(self, source, name, layout=None):
+    def reshard(self, source, name, layout=None):
         """What comes out, by a run that nobody disturbs."""
         out = self.folder / name
         self.ferry.reshard(source, layout or self.layout, out, *SLOW)

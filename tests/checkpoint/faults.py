@@ -56,7 +56,7 @@ def resume_goes_on(place, folder, rng):
                              (place.scene.sharded, place.scene.other_layout),
                              (place.scene.sharded, "hf")])
     place.source = of
-    expected = place.scene.convert(of, "clean-%d" % rng.getrandbits(32), layout)
+    expected = place.scene.reshard(of, "clean-%d" % rng.getrandbits(32), layout)
     at = rng.randint(6, 30)
     must(stop(place, "--resume", at=at, only=["write"], layout=layout).was_killed, "not killed")
     told = place.finish("--resume", expected=expected, layout=layout)
@@ -112,8 +112,8 @@ def resume_other_layout_of_source(place, folder, rng):
     path.write_text(json.dumps(layout))
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
     before = digest_tree(own)
-    expected = place.scene.convert(own, "clean-%d" % rng.getrandbits(32), target)
-    must(expected != place.scene.convert(place.scene.sharded, "other-%d" % rng.getrandbits(32),
+    expected = place.scene.reshard(own, "clean-%d" % rng.getrandbits(32), target)
+    must(expected != place.scene.reshard(place.scene.sharded, "other-%d" % rng.getrandbits(32),
                                          target), "the two layouts mean the same")
     told = place.finish("--resume", expected=expected, layout=target)
     must(told["resumed_bytes"] == 0 and "layout" in told["anew"], "resumed: %s" % told)
@@ -152,7 +152,7 @@ def resume_other_source(place, folder, rng):
     if rng.random() < 0.5:
         path.unlink()
     path.write_bytes(data)
-    expected = place.scene.convert(source, "other-%d" % rng.getrandbits(32))
+    expected = place.scene.reshard(source, "other-%d" % rng.getrandbits(32))
     told = place.finish("--resume", expected=expected)
     must(told["resumed_bytes"] == 0, "resumed with another source")
 
@@ -166,7 +166,7 @@ def resume_other_files(place, folder, rng):
     (source / "config.json").write_bytes(rng.randbytes(rng.choice([2, 5000])))
     (source / "big.bin").unlink()
     (source / "new.txt").write_bytes(b"new")
-    expected = place.scene.convert(source, "other-%d" % rng.getrandbits(32))
+    expected = place.scene.reshard(source, "other-%d" % rng.getrandbits(32))
     must("big.bin" not in expected and "new.txt" in expected, "the case is wrong")
     must(place.finish("--resume", expected=expected)["resumed_bytes"] > 0, "nothing was resumed")
 
@@ -192,7 +192,7 @@ def resume_set_back(place, folder, rng):
     with open(path, "r+b") as file:
         file.write(data)
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
-    expected = place.scene.convert(source, "other-%d" % rng.getrandbits(32))
+    expected = place.scene.reshard(source, "other-%d" % rng.getrandbits(32))
     told = place.finish("--resume", expected=expected)
     must(told["resumed_bytes"] == 0 and "files" in told["anew"], "resumed: %s" % told)
 

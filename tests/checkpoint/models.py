@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 
 import spec_random  # noqa: E402
-from convert_oracle import place  # noqa: E402
+from reshard_oracle import place  # noqa: E402
 from ferry_layout import Side, SpecError, glob_match  # noqa: E402
 from store import OPAQUE_WORDS, OTHER_WORDS, WORDS, Tensor, ferry_dtype, word_bits  # noqa: E402
 

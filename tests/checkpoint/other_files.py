@@ -124,7 +124,7 @@ def stopped_while_copying(place, folder, rng):
         stopped = stop(place, at=6, do=number.name, only=["write"])
         must(stopped.code == 128 + number and stopped.call == "write", str(stopped))
         must(place.require_kept(stopped.error), "nothing was kept")
-    place.finish(expected=place.scene.convert(source, "clean"))
+    place.finish(expected=place.scene.reshard(source, "clean"))
 
 
 def stopped_at_the_end(place, folder, rng):

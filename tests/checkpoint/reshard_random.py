@@ -10,7 +10,7 @@ import json
 import math
 import sys
 
-import convert_oracle as oracle
+import reshard_oracle as oracle
 import models
 import store
 from results import (

@@ -2,7 +2,7 @@
 
 import json
 
-import convert_oracle as oracle
+import reshard_oracle as oracle
 import models
 import store
 from runner import Failure, must

@@ -88,7 +88,7 @@ class Ferry:
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def reshard(self, source, to, out, *options):
-        """A conversion that must succeed and say nothing on stderr."""
+        """A reshard that must succeed and say nothing on stderr."""
         done = self.call("reshard", source, "--to", to, "--out", out, *options)
         must(done.code == 0, str(done))
         must(done.error == "", "%s\nstderr should be empty" % done)

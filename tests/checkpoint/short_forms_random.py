@@ -11,7 +11,7 @@ import json
 import sys
 
 import store
-from convert_oracle import shard_model
+from reshard_oracle import shard_model
 from reshard_random import with_options
 from models import Model
 from runner import Ferry, must, parser_of, require_sentence, run_cases

@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints that are opened, converted and compared when memory runs out. */
+/* Checkpoints that are opened, resharded and verified when memory runs out. */
 #include "steps.h"
 
 #include "support/small_checkpoint.h"
@@ -49,16 +49,16 @@ static const char fused[] =
 
 typedef struct scene {
     /* What a step works on. */
-    const char                  *from, *to;
-    ferry_conversion_options     options;
-    ferry_conversion_run_options run;
-    ferry_checkpoint            *source;
-    ferry_checkpoint            *other;
-    ferry_conversion            *ready;
+    const char               *from, *to;
+    ferry_reshard_options     options;
+    ferry_reshard_run_options run;
+    ferry_checkpoint         *source;
+    ferry_checkpoint         *other;
+    ferry_reshard            *ready;
     /* What it makes. */
-    ferry_checkpoint    *opened;
-    ferry_conversion    *made;
-    ferry_compare_result compared;
+    ferry_checkpoint   *opened;
+    ferry_reshard      *made;
+    ferry_verify_result compared;
 } scene;
 
 static char logical[64], sharded[64], result[64], layout[64];
@@ -107,14 +107,14 @@ static void put_model(void)
     text_cleanup(&index);
 }
 
-static void convert(const char *from, const char *to, const char *path)
+static void write_result(const char *from, const char *to, const char *path)
 {
     ferry_checkpoint *checkpoint = small_open(from);
-    ferry_conversion *conversion = NULL;
+    ferry_reshard    *reshard    = NULL;
     ferry_error       error;
-    must(ferry_conversion_create(checkpoint, to, NULL, &conversion, &error), &error);
-    must(ferry_conversion_run(conversion, path, NULL, NULL, &error), &error);
-    ferry_conversion_destroy(conversion);
+    must(ferry_reshard_create(checkpoint, to, NULL, &reshard, &error), &error);
+    must(ferry_reshard_run(reshard, path, NULL, NULL, &error), &error);
+    ferry_reshard_destroy(reshard);
     ferry_checkpoint_destroy(checkpoint);
 }
 
@@ -128,7 +128,7 @@ static int make_scene(void **state)
     snprintf(result, sizeof result, "%s/result", small_folder);
     snprintf(layout, sizeof layout, "%s/layout.json", small_folder);
     put_model();
-    convert(logical, "tp=2,pp=2", sharded);
+    write_result(logical, "tp=2,pp=2", sharded);
     return 0;
 }
 
@@ -143,22 +143,22 @@ static ferry_status open_step(void *context, ferry_error *error)
 static ferry_status create_step(void *context, ferry_error *error)
 {
     scene *s = context;
-    return ferry_conversion_create(s->source, s->to, &s->options, &s->made, error);
+    return ferry_reshard_create(s->source, s->to, &s->options, &s->made, error);
 }
 
 static ferry_status run_step_of(void *context, ferry_error *error)
 {
     scene *s = context;
-    return ferry_conversion_run(s->ready, result, &s->run, NULL, error);
+    return ferry_reshard_run(s->ready, result, &s->run, NULL, error);
 }
 
 static ferry_status compare_step(void *context, ferry_error *error)
 {
-    scene                *s       = context;
-    ferry_compare_options options = FERRY_COMPARE_OPTIONS_INIT;
-    options.n_threads             = 1;
-    options.memory_cap_bytes      = 1 << 20;
-    return ferry_checkpoint_compare(s->source, s->other, &options, &s->compared, error);
+    scene               *s       = context;
+    ferry_verify_options options = FERRY_VERIFY_OPTIONS_INIT;
+    options.n_threads            = 1;
+    options.memory_cap_bytes     = 1 << 20;
+    return ferry_checkpoint_verify(s->source, s->other, &options, &s->compared, error);
 }
 
 /* Names and bytes of a folder, in any order that stays: files by name. */
@@ -215,9 +215,9 @@ static void describe_scene(const void *context, text_buffer *out)
         text_printf(out, "opened %zu %zu\n", totals.n_files, totals.n_tensors);
     }
     if (s->made != NULL) {
-        ferry_conversion_totals totals = FERRY_CONVERSION_TOTALS_INIT;
-        ferry_error             error;
-        must(ferry_conversion_get_totals(s->made, &totals, &error), &error);
+        ferry_reshard_totals totals = FERRY_RESHARD_TOTALS_INIT;
+        ferry_error          error;
+        must(ferry_reshard_get_totals(s->made, &totals, &error), &error);
         text_printf(out, "made %zu %zu %llu\n", totals.n_files, totals.n_tensors,
                     (unsigned long long)totals.file_bytes);
     }
@@ -229,10 +229,10 @@ static void give_back(void *context)
 {
     scene *s = context;
     ferry_checkpoint_destroy(s->opened);
-    ferry_conversion_destroy(s->made);
+    ferry_reshard_destroy(s->made);
     s->opened   = NULL;
     s->made     = NULL;
-    s->compared = (ferry_compare_result)FERRY_COMPARE_RESULT_INIT;
+    s->compared = (ferry_verify_result)FERRY_VERIFY_RESULT_INIT;
     small_remove(result);
 }
 
@@ -247,24 +247,24 @@ static scene scene_of(const char *from, const char *to)
 {
     scene s                    = {.from     = from,
                                   .to       = to,
-                                  .options  = FERRY_CONVERSION_OPTIONS_INIT,
-                                  .run      = FERRY_CONVERSION_RUN_OPTIONS_INIT,
-                                  .compared = FERRY_COMPARE_RESULT_INIT};
+                                  .options  = FERRY_RESHARD_OPTIONS_INIT,
+                                  .run      = FERRY_RESHARD_RUN_OPTIONS_INIT,
+                                  .compared = FERRY_VERIFY_RESULT_INIT};
     s.options.n_threads        = 1;
     s.options.memory_cap_bytes = 1 << 20;
     return s;
 }
 
-/* Opens, plans, converts: each with every allocation refused. */
-static void try_conversion(scene *s)
+/* Opens, plans, runs: each with every allocation refused. */
+static void try_reshard(scene *s)
 {
     ferry_error error;
     s->source = small_open(s->from);
     try_step("open", open_step, s);
     try_step("plan", create_step, s);
-    must(ferry_conversion_create(s->source, s->to, &s->options, &s->ready, &error), &error);
-    try_step("convert", run_step_of, s);
-    ferry_conversion_destroy(s->ready);
+    must(ferry_reshard_create(s->source, s->to, &s->options, &s->ready, &error), &error);
+    try_step("reshard", run_step_of, s);
+    ferry_reshard_destroy(s->ready);
     ferry_checkpoint_destroy(s->source);
 }
 
@@ -272,7 +272,7 @@ static void test_short_form(void **state)
 {
     (void)state;
     scene s = scene_of(logical, "tp=2,pp=2");
-    try_conversion(&s);
+    try_reshard(&s);
 }
 
 static void test_cast(void **state)
@@ -280,7 +280,7 @@ static void test_cast(void **state)
     (void)state;
     scene s        = scene_of(sharded, "hf");
     s.options.cast = FERRY_BF16;
-    try_conversion(&s);
+    try_reshard(&s);
 }
 
 static void test_boxes(void **state)
@@ -288,7 +288,7 @@ static void test_boxes(void **state)
     (void)state;
     scene s          = scene_of(sharded, layout);
     s.options.subset = "*.qkv";
-    try_conversion(&s);
+    try_reshard(&s);
 }
 
 /* What --resume needs stays after a failure: it is cleared away by the next run. */
@@ -316,16 +316,16 @@ static void test_journal(void **state)
 {
     (void)state;
     scene       s = scene_of(logical, "tp=2,pp=2");
-    const step  t = {"convert, to be resumed", run_step_of, describe_result, forget_partial,
+    const step  t = {"reshard, to be resumed", run_step_of, describe_result, forget_partial,
                      FERRY_OK};
     const step  u = {"resume", run_step_of, describe_result, give_back, FERRY_OK};
     ferry_error error;
     s.run.resume = true;
     s.source     = small_open(s.from);
-    must(ferry_conversion_create(s.source, s.to, &s.options, &s.ready, &error), &error);
+    must(ferry_reshard_create(s.source, s.to, &s.options, &s.ready, &error), &error);
     run_step(&t, &s);
     run_step(&u, &s); /* each goes on where the one before it failed */
-    ferry_conversion_destroy(s.ready);
+    ferry_reshard_destroy(s.ready);
     ferry_checkpoint_destroy(s.source);
 }
 

@@ -1,6 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as the journal of a conversion, behind the head of a right one if the first byte is
+ * Any bytes as the journal of a reshard, behind the head of a right one if the first byte is
  * odd. What is read once is what is read the next time, too: damaged ends are cut off.
  */
 #include "fuzz.h"

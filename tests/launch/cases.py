@@ -1,7 +1,10 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Runs the cases of a script: its functions whose names begin with case_, in their order."""
 
+import argparse
+import os
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 
@@ -40,3 +43,30 @@ def run(cases, around=lambda function: function()):
             print("%s: line %d: %s: %s" % (name, line, type(error).__name__, error))
     print("%d cases, %d failed, %d skipped" % (len(cases), failed, skipped))
     return skips.status(len(cases), failed, skipped)
+
+
+def in_folders(module):
+    """Calls cases, each with an empty folder of its own in the module's FOLDER."""
+    def call(function):
+        with tempfile.TemporaryDirectory() as folder:
+            module["FOLDER"] = Path(folder)
+            function()
+    return call
+
+
+def main(module, options=None, begin=None):
+    """The main of a script with these globals(), for what is alike in all: --ferry PATH becomes its
+    FERRY, --only TEXT chooses cases, and where it has a FOLDER, each case finds an empty one there.
+    options are flags of its own, {"--seed": what add_argument takes}; begin(arguments) is called
+    before the first case."""
+    parser = argparse.ArgumentParser(description=module["__doc__"])
+    parser.add_argument("--ferry", required=True)
+    parser.add_argument("--only", default="")
+    for flag, more in (options or {}).items():
+        parser.add_argument(flag, **more)
+    arguments = parser.parse_args()
+    module["FERRY"] = os.path.realpath(arguments.ferry)
+    if begin is not None:
+        begin(arguments)
+    cases = chosen(module, arguments.only)
+    return run(cases, in_folders(module)) if "FOLDER" in module else run(cases)

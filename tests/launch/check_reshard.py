@@ -7,7 +7,6 @@ What is in the files that they write is looked at elsewhere. Prints the name of 
 with its reason and exits 1.
 """
 
-import argparse
 import json
 import os
 import re
@@ -15,7 +14,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -27,6 +25,7 @@ import check_run  # noqa: E402
 from check_run import ask, environment, finish  # noqa: E402
 
 LIMIT_S = 600
+FERRY = ""
 FOLDER = Path()
 STOPPER = None
 COMMANDS = ("reshard", "inspect", "verify")
@@ -161,11 +160,12 @@ def case_help():
              if line.startswith("  ")]
     wanted = ["plan", "run", "reshard", "inspect", "verify", "launch", "bench", "info"]
     assert [word for word in order if word in wanted] == wanted, order
-    options = {"reshard": ("--to", "--out", "--include", "--exclude", "--subset", "--cast", "--dry-run", "--memory-cap",
-                           "--threads", "--part-bytes", "--bwlimit", "--restart", "--quiet", "--verbose", "--json",
-                           "--help"),
-               "inspect": ("--json", "--tensors", "--checksums", "--stats", "--memory-cap",
-                           "--threads", "--quiet", "--verbose", "--help"),
+    patterns = ("--include", "--exclude", "--subset")
+    options = {"reshard": ("--to", "--out", *patterns, "--cast", "--dry-run", "--memory-cap",
+                           "--threads", "--part-bytes", "--bwlimit", "--restart", "--quiet",
+                           "--verbose", "--json", "--help"),
+               "inspect": ("--json", *patterns, "--tensors", "--checksums", "--stats",
+                           "--memory-cap", "--threads", "--quiet", "--verbose", "--help"),
                "verify": ("--json", "--digests", "--threads", "--memory-cap", "--quiet",
                           "--verbose", "--help")}
     for command in COMMANDS:
@@ -173,7 +173,7 @@ def case_help():
         assert text.startswith("Usage: ferry %s [OPTION]... " % command), text
         assert text == good(command, "anything", "-h") == good("help", command)
         assert max(map(len, text.splitlines())) <= 100, command
-        described = re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE)
+        described = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)
         assert sorted(described) == sorted(options[command]), (command, described)
         for title in ("Options:", "What is printed:", "Exit status:", "Examples:"):
             assert "\n" + title + "\n" in text, (command, title)
@@ -181,7 +181,7 @@ def case_help():
         assert page.startswith(".TH FERRY-%s 1 " % command) and ".SH OPTIONS" in page.upper(), page
 
 
-# ---- converting ----------------------------------------------------------------------------------
+# ---- another layout ----------------------------------------------------------------------------------
 
 
 def case_reshard():
@@ -454,7 +454,7 @@ def hurt(what, at, call, *words, every=False, before=None):
     return status, err
 
 
-def convert_words(*more):
+def reshard_words(*more):
     return ("reshard", source(), "--to", layout(), "--out", FOLDER / "new", "--threads", 1, *more)
 
 
@@ -464,7 +464,7 @@ HOW_TO_GO_ON = ("ferry reshard: interrupted; what was done is kept in %s: the sa
 
 def case_signals():
     """It dies of the signal, and says how to go on if there is something to go on with."""
-    words = convert_words()
+    words = reshard_words()
     partial = FOLDER / ".new.ferry-partial"
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         for every in (False, True):
@@ -481,14 +481,14 @@ def case_signals():
 
 def case_ignored_signal():
     """As under nohup."""
-    status = hurt("SIGHUP", 5, "pwrite64", *convert_words(),
+    status = hurt("SIGHUP", 5, "pwrite64", *reshard_words(),
                   before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     assert status == (0, "") and left_over() == ["new"], (status, left_over())
 
 
 def case_resume():
     """A journal is kept without being asked for; --resume says what is done anyway."""
-    words, new = convert_words(), FOLDER / "new"
+    words, new = reshard_words(), FOLDER / "new"
     for option in ((), ("--resume",)):
         # Killed where it notes a tensor: those before it were noted.
         assert hurt("kill", 6, "write", *words, *option) == (128 + 9, "")
@@ -513,7 +513,7 @@ def case_resume():
 
 
 def case_restart():
-    words, new = convert_words(), FOLDER / "new"
+    words, new = reshard_words(), FOLDER / "new"
     assert hurt("kill", 6, "write", *words) == (128 + 9, "")
     about = json.loads(good(*words, "--restart", "--json"))
     assert (about["options"]["resume"], about["resumed_bytes"]) == (False, 0), about
@@ -526,7 +526,7 @@ def case_restart():
 
 
 def case_starting_anew_is_said():
-    words = convert_words()
+    words = reshard_words()
     assert hurt("kill", 6, "write", *words) == (128 + 9, "")
     status, out, err = ask(*words, "--cast", "bf16")
     assert status == 0 and err.count("\n") == 1, err
@@ -535,7 +535,7 @@ def case_starting_anew_is_said():
 
 def case_limit():
     """Of bytes a second: it waits, hears a signal then, and the result is the same."""
-    words = convert_words()
+    words = reshard_words()
     # At a byte a second it would take half an hour: it waits when the signal comes.
     process = subprocess.Popen([check_run.FERRY, *map(str, words), "--bwlimit", "1"],
                                env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -550,32 +550,18 @@ def case_limit():
     good("verify", FOLDER / "source", FOLDER / "new")
 
 
-def case_signal_while_comparing():
+def case_signal_while_verifying():
     src = source()
     # Opening reads each header in two pieces; then come the tensors of both.
     status = hurt("SIGINT", 9, "pread64", "verify", src, src, "--threads", 1)
     assert status == (128 + 2, ""), status
 
 
-def in_a_folder(function):
-    global FOLDER
-    with tempfile.TemporaryDirectory() as folder:
-        FOLDER = Path(folder)
-        function()
-
-
-def main():
+def begin(arguments):
     global STOPPER
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ferry", required=True)
-    parser.add_argument("--stopper", help="the program syscall_faults")
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
     STOPPER = arguments.stopper and os.path.realpath(arguments.stopper)
-    check_run.FERRY = os.path.realpath(arguments.ferry)
-    chosen = cases.chosen(globals(), arguments.only)
-    return cases.run(chosen, in_a_folder)
+    check_run.FERRY = FERRY
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cases.main(globals(), {"--stopper": {"help": "the program syscall_faults"}}, begin))

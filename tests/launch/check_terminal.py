@@ -7,7 +7,6 @@
 Terminals are pseudo terminals. Prints the name of every failing case with its reason and exits 1.
 """
 
-import argparse
 import contextlib
 import fcntl
 import json
@@ -106,7 +105,7 @@ def case_bar():
         assert status == 0 and out.startswith("equal: 20 tensors, 1.25 KiB"), (status, out, seen)
         plain = COLOUR.sub("", seen)
         assert re.search(r"opening \[=*>? *\] \d+ of 20 files", plain), plain
-        assert re.search(r"comparing \[=*>? *\] \d+% of 1\.25 KiB", plain), plain
+        assert re.search(r"verifying \[=*>? *\] \d+% of 1\.25 KiB", plain), plain
         lines = re.split(r"\r\x1b\[K", plain)
         assert max(map(len, lines)) < columns, lines
         assert last_line(seen) == "" and "\n" not in seen, seen
@@ -168,7 +167,7 @@ def case_verbose():
         lines = err.splitlines()
         assert len(lines) == 3 and all(re.match(r"ferry verify: opening: \d", line)
                                        for line in lines[:2]), err
-        assert lines[2].startswith("ferry verify: comparing: "), err
+        assert lines[2].startswith("ferry verify: verifying: "), err
     status, out, err = beside("plan", spec(), "--schedule", "-v")
     assert status == 0 and "ferry plan: listing what travels\n" in err, err
     assert re.search(r"ferry plan: scheduling [a-z ]+\n", err), err
@@ -176,22 +175,5 @@ def case_verbose():
     assert beside("verify", src, src, "-v", "-q")[1:] == ("", "")
 
 
-def in_a_folder(function):
-    global FOLDER
-    with tempfile.TemporaryDirectory() as folder:
-        FOLDER = Path(folder)
-        function()
-
-
-def main():
-    global FERRY
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ferry", required=True)
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
-    FERRY = os.path.realpath(arguments.ferry)
-    return cases.run(cases.chosen(globals(), arguments.only), in_a_folder)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cases.main(globals()))

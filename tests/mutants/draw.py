@@ -38,7 +38,7 @@ SUITES = {
                  "property/plan_order --count 8", "golden/plans"],
     "src/schedule": ["property/schedules_small --count 150", "property/schedules_traffic --count 15",
                      "property/schedules_relays --count 15", "property/schedules_fan-out --count 3"],
-    "src/verify": ["unit/prove", "unit/prove_layouts", "property/plans_1 --count 10"],
+    "src/prove": ["unit/prove", "unit/prove_layouts", "property/plans_1 --count 10"],
     "src/pack": ["service/inproc"],
     "src/service": ["service/inproc", "fault/hostile_service", "service/plans_inproc --count 5", "service/memory",
                     "service/shm"],

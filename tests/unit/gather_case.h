@@ -4,7 +4,7 @@
 
 /* Tensors, the files of a source that holds them, a destination, and gathering from one to the
  * other. */
-#include "checkpoint/compare.h"
+#include "checkpoint/verify.h"
 
 #include "support/layouts.h"
 #include "support/small_checkpoint.h"

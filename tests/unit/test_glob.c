@@ -5,6 +5,8 @@
 #include "support/check.h"
 #include "support/random.h"
 
+#include <ferry/plan.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -281,7 +283,10 @@ static void test_subset(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         check_at(fy_subset_has(rows[i].subset, rows[i].name) == rows[i].has, "row %zu", i);
+        check_at(ferry_subset_has(rows[i].subset, rows[i].name) == rows[i].has, "row %zu", i);
     }
+    assert_false(ferry_subset_has("*", NULL));
+    assert_false(ferry_subset_has(NULL, NULL));
 }
 
 static const char *name_at(const void *context, size_t i)

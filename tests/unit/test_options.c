@@ -288,11 +288,11 @@ static void fill_cluster(void *given)
     options->rank_bytes_per_s = options->node_bytes_per_s = 1e9;
 }
 
-static ferry_status with_compare(const void *given)
+static ferry_status with_verify(const void *given)
 {
     ferry_checkpoint *other = NULL;
     must(ferry_checkpoint_open(small_folder, &other, &error), &error);
-    ferry_status status = ferry_checkpoint_compare(s.checkpoint, other, given, NULL, &error);
+    ferry_status status = ferry_checkpoint_verify(s.checkpoint, other, given, NULL, &error);
     ferry_checkpoint_destroy(other);
     return status;
 }
@@ -302,22 +302,21 @@ static ferry_status with_statistics(const void *given)
     return ferry_checkpoint_measure(s.checkpoint, given, &error);
 }
 
-static ferry_status with_conversion(const void *given)
+static ferry_status with_reshard(const void *given)
 {
-    ferry_conversion *conversion = NULL;
-    ferry_status status = ferry_conversion_create(s.checkpoint, "hf", given, &conversion, &error);
-    ferry_conversion_destroy(conversion);
+    ferry_reshard *reshard = NULL;
+    ferry_status   status  = ferry_reshard_create(s.checkpoint, "hf", given, &reshard, &error);
+    ferry_reshard_destroy(reshard);
     return status;
 }
 
-static ferry_status with_conversion_run(const void *given)
+static ferry_status with_reshard_run(const void *given)
 {
-    ferry_conversion *conversion = NULL;
-    must(ferry_conversion_create(s.checkpoint, "hf", NULL, &conversion, &error), &error);
+    ferry_reshard *reshard = NULL;
+    must(ferry_reshard_create(s.checkpoint, "hf", NULL, &reshard, &error), &error);
     small_remove(small_path("result"));
-    ferry_status status =
-        ferry_conversion_run(conversion, small_path("result"), given, NULL, &error);
-    ferry_conversion_destroy(conversion);
+    ferry_status status = ferry_reshard_run(reshard, small_path("result"), given, NULL, &error);
+    ferry_reshard_destroy(reshard);
     return status;
 }
 
@@ -602,11 +601,11 @@ static const input inputs[] = {
     ROW("exchange of a plan", exchange, FERRY_EXCHANGE_INIT, 48, fill_exchange_of_3,
         with_plan_exchange),
     ROW("cluster", cluster_options, FERRY_CLUSTER_OPTIONS_INIT, 40, fill_cluster, with_cluster),
-    ROW("compare", compare_options, FERRY_COMPARE_OPTIONS_INIT, 48, NULL, with_compare),
+    ROW("verify", verify_options, FERRY_VERIFY_OPTIONS_INIT, 48, NULL, with_verify),
     ROW("statistics", statistics_options, FERRY_STATISTICS_OPTIONS_INIT, 48, NULL, with_statistics),
-    ROW("conversion", conversion_options, FERRY_CONVERSION_OPTIONS_INIT, 44, NULL, with_conversion),
-    ROW("conversion run", conversion_run_options, FERRY_CONVERSION_RUN_OPTIONS_INIT, 32, NULL,
-        with_conversion_run),
+    ROW("reshard", reshard_options, FERRY_RESHARD_OPTIONS_INIT, 44, NULL, with_reshard),
+    ROW("reshard run", reshard_run_options, FERRY_RESHARD_RUN_OPTIONS_INIT, 32, NULL,
+        with_reshard_run),
     ROW("mixed", mixed_comm_options, FERRY_MIXED_COMM_OPTIONS_INIT, 128, fill_mixed, with_mixed),
     ROW("description", param_description, FERRY_PARAM_DESCRIPTION_INIT, 136, fill_description,
         with_description),

@@ -118,29 +118,29 @@ static void put_config(const char *text)
 static void test_config_is_read_once(void **state)
 {
     (void)state;
-    static const char        then[]     = "{\"torch_dtype\": \"float32\"}";
-    static const char        later[]    = "{\"torch_dtype\": \"float16\", \"model_type\": \"x\"}";
-    static const char        expected[] = "{\"torch_dtype\": \"bfloat16\"}";
-    ferry_conversion_options options    = FERRY_CONVERSION_OPTIONS_INIT;
-    ferry_conversion        *conversion;
-    ferry_error              error;
-    small_file               file     = {0};
-    char                     text[80] = "";
+    static const char     then[]     = "{\"torch_dtype\": \"float32\"}";
+    static const char     later[]    = "{\"torch_dtype\": \"float16\", \"model_type\": \"x\"}";
+    static const char     expected[] = "{\"torch_dtype\": \"bfloat16\"}";
+    ferry_reshard_options options    = FERRY_RESHARD_OPTIONS_INIT;
+    ferry_reshard        *reshard;
+    ferry_error           error;
+    small_file            file     = {0};
+    char                  text[80] = "";
     assert_int_equal(mkdir(small_path("source"), 0700), 0);
     small_add(&file, "w", "F32", (uint64_t[]){1}, 1, "\0\0\200?", 4);
     small_write(&file, small_path("source/model.safetensors"), NULL);
     put_config(then);
     ferry_checkpoint *source = small_open(small_path("source"));
     options.cast             = FERRY_BF16;
-    must(ferry_conversion_create(source, "hf", &options, &conversion, &error), &error);
+    must(ferry_reshard_create(source, "hf", &options, &reshard, &error), &error);
     put_config(later);
-    must(ferry_conversion_run(conversion, small_path("result"), NULL, NULL, &error), &error);
+    must(ferry_reshard_run(reshard, small_path("result"), NULL, NULL, &error), &error);
     FILE *stream = fopen(small_path("result/config.json"), "rb");
     assert_non_null(stream);
     assert_int_equal(fread(text, 1, sizeof text - 1, stream), strlen(expected));
     assert_string_equal(text, expected);
     fclose(stream);
-    ferry_conversion_destroy(conversion);
+    ferry_reshard_destroy(reshard);
     ferry_checkpoint_destroy(source);
 }
 

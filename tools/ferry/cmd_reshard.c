@@ -10,19 +10,18 @@
 static const char help[] =
     "Usage: ferry reshard [OPTION]... SRC --to LAYOUT --out DST\n"
     "\n"
-    "Converts a checkpoint from one parallel layout to another, in bounded memory: logical, as "
-    "the\n"
-    "Hugging Face ecosystem writes it, to sharded, a folder with one safetensors file for each\n"
-    "rank; from one sharding to another; and back. SRC is a safetensors file, an index file, or a\n"
-    "folder of either kind. DST must not exist; it appears when everything is written and synced,\n"
-    "and a run that fails leaves nothing there.\n";
+    "Writes a checkpoint in another parallel layout, in bounded memory: a logical one, as the\n"
+    "Hugging Face ecosystem writes it, becomes a sharded one, a folder with one safetensors file\n"
+    "for each rank; that becomes one for other ranks; and back. SRC is a safetensors file, an\n"
+    "index file, or a folder of either kind. DST must not exist; it appears when everything is\n"
+    "written and synced, and a run that fails leaves nothing there.\n";
 
 static const char more_help[] =
     "\n"
     "Sizes are numbers of bytes, or of K, M or G for KiB, MiB or GiB.\n"
     "\n"
     "Which tensors:\n"
-    "  A tensor is converted if its name fits an --include, or there is none, and if it fits no\n"
+    "  A tensor is taken if its name fits an --include, or there is none, and if it fits no\n"
     "  pattern of --exclude. The order does not matter. A pattern that fits no tensor of the\n"
     "  result is an error.\n"
     "\n"
@@ -70,8 +69,8 @@ static ferry_status estimate(reshard_report *report, ferry_error *error)
 {
     work_watch watch;
     work_watch_begin(&watch, "reshard"); /* a signal shall not leave the file that is tried with */
-    ferry_status status = ferry_conversion_estimate(report->conversion, report->request->out,
-                                                    &report->estimate, error);
+    ferry_status status =
+        ferry_reshard_estimate(report->reshard, report->request->out, &report->estimate, error);
     work_watch_end(&watch);
     work_watch_die();
     report->has_estimate = status == FERRY_OK;
@@ -89,7 +88,7 @@ static const char *tell_left(const reshard_request *r, char *text, size_t text_b
         name--;
     }
     text[0] = '\0';
-    if (!r->dry_run && ferry_conversion_has_left(r->out)) {
+    if (!r->dry_run && ferry_reshard_has_left(r->out)) {
         snprintf(
             text, text_bytes,
             "; what was done is kept in %.*s.%.*s.ferry-partial: the same command goes on from "
@@ -107,19 +106,19 @@ static int fail_run(const reshard_request *r, const char *sentence)
     return fail("reshard", whole);
 }
 
-static ferry_status convert(const reshard_request *r, ferry_conversion *conversion,
-                            ferry_conversion_result *result_out, ferry_error *error)
+static ferry_status write_result(const reshard_request *r, ferry_reshard *reshard,
+                                 ferry_reshard_result *result_out, ferry_error *error)
 {
-    work_watch                   watch;
-    ferry_conversion_run_options options = FERRY_CONVERSION_RUN_OPTIONS_INIT;
-    options.resume                       = true;
-    options.restart                      = r->restart;
-    options.bytes_per_s                  = r->bytes_per_s;
-    options.progress                     = work_watch_show;
-    options.context                      = &watch;
+    work_watch                watch;
+    ferry_reshard_run_options options = FERRY_RESHARD_RUN_OPTIONS_INIT;
+    options.resume                    = true;
+    options.restart                   = r->restart;
+    options.bytes_per_s               = r->bytes_per_s;
+    options.progress                  = work_watch_show;
+    options.context                   = &watch;
     work_watch_begin(&watch, "reshard");
     watch.is_json       = r->json;
-    ferry_status status = ferry_conversion_run(conversion, r->out, &options, result_out, error);
+    ferry_status status = ferry_reshard_run(reshard, r->out, &options, result_out, error);
     if (status == FERRY_ERR_STOPPED) {
         fail_run(r, "interrupted"); /* while further signals still change nothing */
     }
@@ -138,15 +137,16 @@ static ferry_status print_report(const reshard_report *report, ferry_error *erro
     return terminal_loudness() == LOUDNESS_QUIET ? FERRY_OK : reshard_print_table(report, error);
 }
 
-static ferry_status work(const reshard_request *r, ferry_conversion *conversion,
-                         reshard_report *report, ferry_error *error)
+static ferry_status work(const reshard_request *r, ferry_reshard *reshard, reshard_report *report,
+                         ferry_error *error)
 {
-    ferry_status status = ferry_conversion_get_totals(conversion, &report->totals, error);
+    ferry_status status = ferry_reshard_get_totals(reshard, &report->totals, error);
     if (status != FERRY_OK) {
         return status;
     }
-    report->conversion = conversion;
-    status = r->dry_run ? estimate(report, error) : convert(r, conversion, &report->result, error);
+    report->reshard = reshard;
+    status =
+        r->dry_run ? estimate(report, error) : write_result(r, reshard, &report->result, error);
     if (status == FERRY_OK) {
         status = print_report(report, error);
     }
@@ -160,22 +160,22 @@ static int run_request(const reshard_request *r)
 {
     int               status = EXIT_DONE;
     ferry_error       error;
-    ferry_checkpoint *source     = NULL;
-    ferry_conversion *conversion = NULL;
-    reshard_report    report     = {.request = r,
-                                    .source  = FERRY_CHECKPOINT_TOTALS_INIT,
-                                    .totals  = FERRY_CONVERSION_TOTALS_INIT,
-                                    .result  = FERRY_CONVERSION_RESULT_INIT};
+    ferry_checkpoint *source  = NULL;
+    ferry_reshard    *reshard = NULL;
+    reshard_report    report  = {.request = r,
+                                 .source  = FERRY_CHECKPOINT_TOTALS_INIT,
+                                 .totals  = FERRY_RESHARD_TOTALS_INIT,
+                                 .result  = FERRY_RESHARD_RESULT_INIT};
     /* The target first: the run would refuse it in the end, when all headers have been read. */
-    if (ferry_conversion_check_target(r->out, &error) != FERRY_OK ||
+    if (ferry_reshard_check_target(r->out, &error) != FERRY_OK ||
         work_open_checkpoint("reshard", r->source, &source, &error) != FERRY_OK ||
         ferry_checkpoint_get_totals(source, &report.source, &error) != FERRY_OK ||
-        ferry_conversion_create(source, r->to, &r->options, &conversion, &error) != FERRY_OK) {
+        ferry_reshard_create(source, r->to, &r->options, &reshard, &error) != FERRY_OK) {
         status = fail("reshard", error.message);
-    } else if (work(r, conversion, &report, &error) != FERRY_OK) {
+    } else if (work(r, reshard, &report, &error) != FERRY_OK) {
         status = fail_run(r, error.message);
     }
-    ferry_conversion_destroy(conversion);
+    ferry_reshard_destroy(reshard);
     ferry_checkpoint_destroy(source);
     return status;
 }
@@ -189,7 +189,7 @@ static int run(int argc, char **argv)
 
 const command command_reshard = {.name      = "reshard",
                                  .group     = "Checkpoints",
-                                 .summary   = "convert a checkpoint between layouts",
+                                 .summary   = "write a checkpoint in another layout",
                                  .help      = help,
                                  .options   = reshard_option_rows,
                                  .more_help = more_help,

@@ -51,18 +51,18 @@ static const option_row rows[] = {
            "the most memory for buffers, at least 1M; default 256M"),
     OPTION("threads", "N", OPT_THREADS,
            "threads that read and compare; default the cores, at most 16"),
-    OPTION("json", NULL, OPT_JSON, "print ferry.verify/1 for machines, with the digests"),
+    OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.verify/1), with the digests"),
     OPTION_LOUDNESS,
     OPTION_END};
 
 typedef struct verify_run {
-    work_watch            watch;
-    const char           *path[2];
-    bool                  json;
-    bool                  digests;
-    bool                  has_begun; /* the output */
-    uint64_t              n_printed;
-    ferry_compare_options options;
+    work_watch           watch;
+    const char          *path[2];
+    bool                 json;
+    bool                 digests;
+    bool                 has_begun; /* the output */
+    uint64_t             n_printed;
+    ferry_verify_options options;
 } verify_run;
 
 static int apply_option(int option, void *request)
@@ -123,7 +123,7 @@ static void print_tensor(void *context, const char *tensor, uint64_t bytes, uint
     v->n_printed++;
 }
 
-static void print_equal(verify_run *v, const ferry_compare_result *r)
+static void print_equal(verify_run *v, const ferry_verify_result *r)
 {
     if (v->json) {
         begin_json(v);
@@ -156,15 +156,15 @@ static void print_different(verify_run *v, const ferry_error *error)
 
 /* ---- the command ---- */
 
-static ferry_status compare(verify_run *v, const ferry_checkpoint *a, const ferry_checkpoint *b,
-                            ferry_error *error)
+static ferry_status verify(verify_run *v, const ferry_checkpoint *a, const ferry_checkpoint *b,
+                           ferry_error *error)
 {
-    ferry_compare_result result = FERRY_COMPARE_RESULT_INIT;
-    v->options.progress         = show_progress;
-    v->options.visitor          = v->digests || v->json ? print_tensor : NULL;
-    v->options.context          = v;
+    ferry_verify_result result = FERRY_VERIFY_RESULT_INIT;
+    v->options.progress        = show_progress;
+    v->options.visitor         = v->digests || v->json ? print_tensor : NULL;
+    v->options.context         = v;
     work_watch_begin(&v->watch, "verify");
-    ferry_status status = ferry_checkpoint_compare(a, b, &v->options, &result, error);
+    ferry_status status = ferry_checkpoint_verify(a, b, &v->options, &result, error);
     work_watch_end(&v->watch);
     if (status == FERRY_ERR_STOPPED) {
         work_watch_die();
@@ -178,7 +178,7 @@ static ferry_status compare(verify_run *v, const ferry_checkpoint *a, const ferr
 
 static int run(int argc, char **argv)
 {
-    verify_run        v = {.options = FERRY_COMPARE_OPTIONS_INIT};
+    verify_run        v = {.options = FERRY_VERIFY_OPTIONS_INIT};
     ferry_error       error;
     ferry_checkpoint *a = NULL, *b = NULL;
     ferry_status      found;
@@ -199,7 +199,7 @@ static int run(int argc, char **argv)
         found = work_open_checkpoint("verify", v.path[1], &b, &error);
     }
     if (found == FERRY_OK) {
-        found = compare(&v, a, b, &error);
+        found = verify(&v, a, b, &error);
     }
     if (found != FERRY_OK) {
         fail("verify", error.message);
@@ -212,7 +212,7 @@ static int run(int argc, char **argv)
 
 const command command_verify = {.name      = "verify",
                                 .group     = "Checkpoints",
-                                .summary   = "do two checkpoints hold the same tensors",
+                                .summary   = "check that two checkpoints hold the same tensors",
                                 .help      = help,
                                 .options   = rows,
                                 .more_help = more_help,

@@ -48,7 +48,7 @@ const option_row reshard_option_rows[] = {
            "begin anew: do not go on with what an earlier run to DST has left"),
     OPTION_HIDDEN("resume", OPT_RESUME), /* what every run does; scripts say it */
     OPTION_LOUDNESS,
-    OPTION("json", NULL, OPT_JSON, "print ferry.reshard/1 for machines"),
+    OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.reshard/1)"),
     OPTION_END};
 
 static int parse_cast(reshard_request *r)
@@ -149,6 +149,6 @@ static int parse(int argc, char **argv, reshard_request *r)
 
 int reshard_parse_arguments(int argc, char **argv, reshard_request *request_out)
 {
-    *request_out = (reshard_request){.options = FERRY_CONVERSION_OPTIONS_INIT};
+    *request_out = (reshard_request){.options = FERRY_RESHARD_OPTIONS_INIT};
     return parse(argc, argv, request_out);
 }

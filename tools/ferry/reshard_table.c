@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* What was converted, or would be, for people. */
+/* What was written, or would be, for people. */
 #include "reshard.h"
 
 #include "checkpoint_text.h"
@@ -16,7 +16,7 @@ static const char *tell_kind(bool is_sharded)
 /* What is read and what is made of it: the same lines for a dry run and a real one. */
 static void print_head(const reshard_report *report)
 {
-    const ferry_conversion_totals *t = &report->totals;
+    const ferry_reshard_totals    *t = &report->totals;
     const ferry_checkpoint_totals *s = &report->source;
     char                           text[3][UNIT_TEXT_BYTES];
     printf("From       %s: %s, %s tensor%s, %s in %s file%s\n", report->request->source,
@@ -32,7 +32,7 @@ static void print_head(const reshard_report *report)
 static ferry_status file_at(const void *of, size_t index, ferry_checkpoint_file *file_out,
                             ferry_error *error)
 {
-    return ferry_conversion_file_at(of, index, file_out, error);
+    return ferry_reshard_file_at(of, index, file_out, error);
 }
 
 /* What else lies in the source's folder. */
@@ -40,8 +40,8 @@ static ferry_status print_others(const reshard_report *report, ferry_error *erro
 {
     char text[32];
     for (size_t i = 0; i < report->totals.n_others; i++) {
-        ferry_conversion_other other = FERRY_CONVERSION_OTHER_INIT;
-        ferry_status status = ferry_conversion_other_at(report->conversion, i, &other, error);
+        ferry_reshard_other other  = FERRY_RESHARD_OTHER_INIT;
+        ferry_status        status = ferry_reshard_other_at(report->reshard, i, &other, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -63,10 +63,9 @@ static ferry_status print_others(const reshard_report *report, ferry_error *erro
 
 static ferry_status print_dry_run(const reshard_report *report, ferry_error *error)
 {
-    const ferry_conversion_totals *t = &report->totals;
-    char                           text[3][32];
-    ferry_status                   status =
-        print_files(report->conversion, file_at, t->n_files, t->is_sharded, error);
+    const ferry_reshard_totals *t = &report->totals;
+    char                        text[3][32];
+    ferry_status status = print_files(report->reshard, file_at, t->n_files, t->is_sharded, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -91,8 +90,8 @@ static ferry_status print_dry_run(const reshard_report *report, ferry_error *err
 
 static void print_result(const reshard_report *report)
 {
-    const ferry_conversion_result *r = &report->result;
-    uint64_t new                     = r->written_bytes - r->resumed_bytes;
+    const ferry_reshard_result *r = &report->result;
+    uint64_t new                  = r->written_bytes - r->resumed_bytes;
     char text[3][UNIT_TEXT_BYTES];
     printf("Read       %s\n", format_bytes((double)report->totals.read_bytes, text[0]));
     printf("Written    %s in %s", format_bytes((double)r->written_bytes, text[1]),
@@ -135,8 +134,8 @@ static bool is_safetensors(const char *name)
 static void note_left_out(const reshard_report *report)
 {
     for (size_t i = 0; i < report->totals.n_others; i++) {
-        ferry_conversion_other other = FERRY_CONVERSION_OTHER_INIT;
-        if (ferry_conversion_other_at(report->conversion, i, &other, NULL) == FERRY_OK &&
+        ferry_reshard_other other = FERRY_RESHARD_OTHER_INIT;
+        if (ferry_reshard_other_at(report->reshard, i, &other, NULL) == FERRY_OK &&
             other.left_out != NULL && !is_safetensors(other.name)) {
             if (terminal_begin_note("reshard")) {
                 fputs("not copied: ", stderr);
@@ -161,7 +160,7 @@ void reshard_print_note(const reshard_report *report)
             plural(n));
     for (size_t i = 0; i < n && i < NOTED_NAMES; i++) {
         fputs(i == 0 ? "" : ", ", stderr);
-        print_name(stderr, ferry_conversion_replicated_at(report->conversion, i));
+        print_name(stderr, ferry_reshard_replicated_at(report->reshard, i));
     }
     fprintf(stderr, "%s\n", n > NOTED_NAMES ? ", ..." : "");
 }

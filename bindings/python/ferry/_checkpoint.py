@@ -1,5 +1,5 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Checkpoints on disk: looking at them, converting them between layouts, comparing them."""
+"""Checkpoints on disk: looking at them, writing them in other layouts, verifying that two are the same."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class File(NamedTuple):
 
 
 @fields(
-    phase='``"copying"``, ``"syncing"`` or ``"comparing"``.',
+    phase='``"copying"``, ``"syncing"`` or ``"verifying"``.',
     done_bytes="Bytes that are done.",
     total_bytes="Bytes of the whole work.",
     seconds="Time since the work began.",
 )
 class WorkProgress(NamedTuple):
-    """How far a conversion or a comparison is; given to the callback some ten times a second."""
+    """How far :func:`reshard` or :func:`verify` is; given to the callback some ten times a second."""
 
     phase: str
     done_bytes: int
@@ -188,7 +188,7 @@ def inspect(path: Path) -> Checkpoint:
 
 
 @dataclass(frozen=True)
-class ConversionResult:
+class ReshardResult:
     """What :func:`reshard` did, or in a dry run would do."""
 
     path: Optional[str]
@@ -226,10 +226,8 @@ def reshard(
     resume: bool = False,
     dry_run: bool = False,
     progress: Optional[ProgressCallback] = None,
-) -> ConversionResult:
+) -> ReshardResult:
     """Writes a checkpoint in another layout, in bounded memory and without starting ranks.
-
-    ``ferry.convert`` is another name for it.
 
     ``to`` is ``"hf"`` (one logical checkpoint), a short form such as ``"tp=4,pp=2"``, the path of a
     ``ferry.layout/1`` file, that as a dict, or a sharded checkpoint, to get its layout. ``dst``
@@ -265,13 +263,13 @@ def reshard(
         raise FileError(f"{os.fsdecode(dst)}: exists already; remove it, or give dst another name")
     checkpoint = src if isinstance(src, Checkpoint) else inspect(src)
     with _target(to) as target:
-        report = _ferry.convert(
+        report = _ferry.reshard(
             checkpoint._handle, target, dst, subset, cast, part_bytes, memory_cap, threads, resume,
             dry_run, _told(progress),
         )  # fmt: skip
     report["files"] = tuple(File(*file) for file in report["files"])
     report["replicated"] = tuple(report["replicated"])
-    return ConversionResult(None if dst is None else os.fsdecode(dst), dry_run, **report)
+    return ReshardResult(None if dst is None else os.fsdecode(dst), dry_run, **report)
 
 
 @contextlib.contextmanager
@@ -301,7 +299,7 @@ def _told(progress: Optional[ProgressCallback]) -> Optional[Callable[..., Option
 
 
 @dataclass(frozen=True)
-class Comparison:
+class VerifyResult:
     """What :func:`verify` found equal."""
 
     n_tensors: int
@@ -316,9 +314,6 @@ class Comparison:
 _DIFFERENCE = re.compile(r'"(.*?)" (?:differs at element \[(.*?)\]|is |has )', re.DOTALL)
 
 
-convert = reshard
-
-
 def verify(
     a: Union[Path, Checkpoint],
     b: Union[Path, Checkpoint],
@@ -327,10 +322,8 @@ def verify(
     threads: int = 0,
     digests: bool = False,
     progress: Optional[ProgressCallback] = None,
-) -> Comparison:
+) -> VerifyResult:
     """Whether two checkpoints hold the same tensors, whatever their layouts.
-
-    ``ferry.compare`` is another name for it.
 
     Names, shapes, dtypes and every bit of every replica are compared, not metadata. Raises
     :class:`Different`, whose ``tensor`` is the first that differs and whose ``slice`` is the
@@ -339,7 +332,7 @@ def verify(
     sides = [one if isinstance(one, Checkpoint) else inspect(one) for one in (a, b)]
     found: Optional[Dict[str, int]] = {} if digests else None
     try:
-        totals = _ferry.compare(
+        totals = _ferry.verify(
             sides[0]._handle, sides[1]._handle, memory_cap, threads, found, _told(progress)
         )
     except Different as error:
@@ -348,9 +341,7 @@ def verify(
             error.tensor, error.slice = match.groups()
         raise
     texts = None if found is None else {name: f"{number:016x}" for name, number in found.items()}
-    return Comparison(*totals, digests=texts)
+    return VerifyResult(*totals, digests=texts)
 
-
-compare = verify
 
 _publish("_checkpoint", globals())

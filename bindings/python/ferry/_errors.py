@@ -210,7 +210,7 @@ def _reason_of(message: str) -> Tuple[Optional[int], Optional[str], Optional[str
 # Python's too; what is quoted, or a part of a path, is the caller's.
 _C_NAME = re.compile(
     r"""(?<![\w/."'-])ferry_(?:build_schedule|spec_load|transport_open|region_[a-z]+|tensors_add_pair
-    |(?:service|world|mixed_comm|request|ledger|checkpoint|conversion|plan)_[a-z_]+
+    |(?:service|world|mixed_comm|request|ledger|checkpoint|reshard|plan)_[a-z_]+
     )(?![\w/"'-]|\.\w)(?:\(\))?""",
     re.VERBOSE,
 )

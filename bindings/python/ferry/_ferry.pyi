@@ -150,7 +150,7 @@ class Checkpoint:
     def write_layout(self) -> str: ...
 
 def checkpoint_open(path: _Path, /) -> Checkpoint: ...
-def convert(
+def reshard(
     checkpoint: Checkpoint,
     to: _Path,
     path: Optional[_Path],
@@ -163,7 +163,7 @@ def convert(
     dry_run: bool,
     progress: Optional[Callable[[str, int, int, float], Optional[bool]]],
 ) -> Dict[str, Any]: ...
-def compare(
+def verify(
     a: Checkpoint,
     b: Checkpoint,
     memory_cap: int,

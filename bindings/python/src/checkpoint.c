@@ -1,7 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoints on disk. An opened one is immutable and plain memory: several threads may read it at
- * once, and a child of fork may go on with its copy. So it needs no fp_use. A conversion lives
+ * once, and a child of fork may go on with its copy. So it needs no fp_use. A reshard lives
  * within one call.
  */
 #include "binding.h"
@@ -212,45 +212,44 @@ static void dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Converting. */
+/* Another layout. */
 
-typedef struct conversion {
-    ferry_checkpoint        *from;
-    const char              *to;
-    PyObject                *path; /* bytes; NULL: none was given */
-    ferry_conversion_options options;
-    bool                     resume, dry_run;
-    ferry_conversion        *made;
-    ferry_conversion_totals  totals;
-    ferry_conversion_result  result;
-    bool                     has_estimate;
-    double                   estimate;
-} conversion;
+typedef struct reshard_call {
+    ferry_checkpoint     *from;
+    const char           *to;
+    PyObject             *path; /* bytes; NULL: none was given */
+    ferry_reshard_options options;
+    bool                  resume, dry_run;
+    ferry_reshard        *made;
+    ferry_reshard_totals  totals;
+    ferry_reshard_result  result;
+    bool                  has_estimate;
+    double                estimate;
+} reshard_call;
 
-static ferry_status run(conversion *c, const char *path, watch *w, ferry_error *error)
+static ferry_status run(reshard_call *c, const char *path, watch *w, ferry_error *error)
 {
-    ferry_conversion_run_options options = FERRY_CONVERSION_RUN_OPTIONS_INIT;
-    options.resume                       = c->resume;
-    options.progress                     = tell;
-    options.context                      = w;
-    return ferry_conversion_run(c->made, path, &options, &c->result, error);
+    ferry_reshard_run_options options = FERRY_RESHARD_RUN_OPTIONS_INIT;
+    options.resume                    = c->resume;
+    options.progress                  = tell;
+    options.context                   = w;
+    return ferry_reshard_run(c->made, path, &options, &c->result, error);
 }
 
-static ferry_status estimate(conversion *c, const char *path, ferry_error *error)
+static ferry_status estimate(reshard_call *c, const char *path, ferry_error *error)
 {
-    ferry_status status = path == NULL
-                              ? FERRY_ERR_UNSUPPORTED
-                              : ferry_conversion_estimate(c->made, path, &c->estimate, error);
+    ferry_status status = path == NULL ? FERRY_ERR_UNSUPPORTED
+                                       : ferry_reshard_estimate(c->made, path, &c->estimate, error);
     c->has_estimate     = status == FERRY_OK;
     return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status;
 }
 
 /* Without the interpreter's lock. */
-static ferry_status work(conversion *c, const char *path, watch *w, ferry_error *error)
+static ferry_status work(reshard_call *c, const char *path, watch *w, ferry_error *error)
 {
-    ferry_status status = ferry_conversion_create(c->from, c->to, &c->options, &c->made, error);
+    ferry_status status = ferry_reshard_create(c->from, c->to, &c->options, &c->made, error);
     if (status == FERRY_OK) {
-        status = ferry_conversion_get_totals(c->made, &c->totals, error);
+        status = ferry_reshard_get_totals(c->made, &c->totals, error);
     }
     if (status == FERRY_OK) {
         status = c->dry_run ? estimate(c, path, error) : run(c, path, w, error);
@@ -258,13 +257,13 @@ static ferry_status work(conversion *c, const char *path, watch *w, ferry_error 
     return status;
 }
 
-static PyObject *list_files(const conversion *c)
+static PyObject *list_files(const reshard_call *c)
 {
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list != NULL && i < c->totals.n_files; i++) {
         ferry_checkpoint_file file = FERRY_CHECKPOINT_FILE_INIT;
         ferry_error           error;
-        ferry_status          status = ferry_conversion_file_at(c->made, i, &file, &error);
+        ferry_status          status = ferry_reshard_file_at(c->made, i, &file, &error);
         PyObject             *tuple  = status == FERRY_OK ? file_tuple(&file, c->totals.is_sharded)
                                                           : fp_raise(status, error.message);
         if (tuple == NULL || PyList_Append(list, tuple) != 0) {
@@ -275,11 +274,11 @@ static PyObject *list_files(const conversion *c)
     return list;
 }
 
-static PyObject *list_replicated(const conversion *c)
+static PyObject *list_replicated(const reshard_call *c)
 {
     PyObject   *list = PyList_New(0);
     const char *name;
-    for (size_t i = 0; list != NULL && (name = ferry_conversion_replicated_at(c->made, i)); i++) {
+    for (size_t i = 0; list != NULL && (name = ferry_reshard_replicated_at(c->made, i)); i++) {
         PyObject *text = PyUnicode_FromString(name);
         if (text == NULL || PyList_Append(list, text) != 0) {
             Py_CLEAR(list);
@@ -289,8 +288,8 @@ static PyObject *list_replicated(const conversion *c)
     return list;
 }
 
-/* What was done, by the names of ferry.ConversionResult's fields. */
-static PyObject *report(const conversion *c)
+/* What was done, by the names of ferry.ReshardResult's fields. */
+static PyObject *report(const reshard_call *c)
 {
     PyObject *files      = list_files(c);
     PyObject *replicated = files == NULL ? NULL : list_replicated(c);
@@ -313,7 +312,7 @@ static PyObject *report(const conversion *c)
     return made;
 }
 
-static PyObject *convert_all(conversion *c, PyObject *progress)
+static PyObject *reshard_all(reshard_call *c, PyObject *progress)
 {
     watch       w    = {.progress = progress == Py_None ? NULL : progress};
     const char *path = c->path == NULL ? NULL : PyBytes_AsString(c->path);
@@ -322,14 +321,14 @@ static PyObject *convert_all(conversion *c, PyObject *progress)
     ferry_status   status = work(c, path, &w, &error);
     PyObject      *made   = end(&w, status, &error) ? report(c) : NULL;
     PyThreadState *thread = PyEval_SaveThread();
-    ferry_conversion_destroy(c->made);
+    ferry_reshard_destroy(c->made);
     PyEval_RestoreThread(thread);
     return made;
 }
 
 /* Numbers: 0 is the default. */
-static bool conversion_options(conversion *c, PyObject *cast, PyObject *part, PyObject *cap,
-                               PyObject *threads)
+static bool take_options(reshard_call *c, PyObject *cast, PyObject *part, PyObject *cap,
+                         PyObject *threads)
 {
     ferry_dtype dtype = {0, 0};
     bool        good  = (cast == Py_None || fp_dtype_of(cast, &dtype)) &&
@@ -340,14 +339,14 @@ static bool conversion_options(conversion *c, PyObject *cast, PyObject *part, Py
     return good;
 }
 
-static PyObject *convert(PyObject *module, PyObject *args, PyObject *kwargs)
+static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
     static char *names[] = {"checkpoint", "to",      "path",   "subset",  "cast",     "part_bytes",
                             "memory_cap", "threads", "resume", "dry_run", "progress", NULL};
-    conversion   c       = {.options = FERRY_CONVERSION_OPTIONS_INIT,
-                            .totals  = FERRY_CONVERSION_TOTALS_INIT,
-                            .result  = FERRY_CONVERSION_RESULT_INIT};
+    reshard_call c       = {.options = FERRY_RESHARD_OPTIONS_INIT,
+                            .totals  = FERRY_RESHARD_TOTALS_INIT,
+                            .result  = FERRY_RESHARD_RESULT_INIT};
     PyObject    *from, *to = NULL, *path, *cast, *part, *cap, *threads, *progress;
     int          resume, dry_run;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O&OzOOOOppO", names, checkpoint_type, &from,
@@ -363,24 +362,24 @@ static PyObject *convert(PyObject *module, PyObject *args, PyObject *kwargs)
     if (path == Py_None && !c.dry_run) {
         fp_raise(FERRY_ERR_INVALID_INPUT, "dst is missing: only a dry run does without it");
     } else if ((path == Py_None || fp_path_bytes(path, &c.path)) &&
-               conversion_options(&c, cast, part, cap, threads)) {
-        made = convert_all(&c, progress);
+               take_options(&c, cast, part, cap, threads)) {
+        made = reshard_all(&c, progress);
     }
     Py_XDECREF(c.path);
     Py_DECREF(to);
     return made;
 }
 
-/* Comparing. */
+/* Are two the same? */
 
-static PyObject *compare(PyObject *module, PyObject *args, PyObject *kwargs)
+static PyObject *verify(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"a", "b", "memory_cap", "threads", "digests", "progress", NULL};
-    PyObject    *a, *b, *cap, *threads, *digests, *progress;
-    ferry_compare_options options = FERRY_COMPARE_OPTIONS_INIT;
-    ferry_compare_result  result  = FERRY_COMPARE_RESULT_INIT;
-    ferry_error           error;
+    static char         *names[] = {"a", "b", "memory_cap", "threads", "digests", "progress", NULL};
+    PyObject            *a, *b, *cap, *threads, *digests, *progress;
+    ferry_verify_options options = FERRY_VERIFY_OPTIONS_INIT;
+    ferry_verify_result  result  = FERRY_VERIFY_RESULT_INIT;
+    ferry_error          error;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OOOO", names, checkpoint_type, &a,
                                      checkpoint_type, &b, &cap, &threads, &digests, &progress) ||
         !fp_u64(cap, "memory_cap", &options.memory_cap_bytes) ||
@@ -392,7 +391,7 @@ static PyObject *compare(PyObject *module, PyObject *args, PyObject *kwargs)
     options.visitor  = digests == Py_None ? NULL : note_digest;
     options.context  = &w;
     begin(&w);
-    ferry_status status = ferry_checkpoint_compare(get(a), get(b), &options, &result, &error);
+    ferry_status status = ferry_checkpoint_verify(get(a), get(b), &options, &result, &error);
     if (!end(&w, status, &error)) {
         return NULL;
     }
@@ -432,12 +431,12 @@ bool fp_add_checkpoint(PyObject *module)
     static PyMethodDef functions[] = {
         {"checkpoint_open", checkpoint_open, METH_O,
          FP_DOC("checkpoint_open($module, path, /)", "Opens a checkpoint.")},
-        {"convert", FP_KEYWORDS(convert),
-         FP_DOC("convert($module, /, checkpoint, to, path, subset, cast, part_bytes, memory_cap, "
+        {"reshard", FP_KEYWORDS(reshard),
+         FP_DOC("reshard($module, /, checkpoint, to, path, subset, cast, part_bytes, memory_cap, "
                 "threads, resume, dry_run, progress)",
-                "Converts a checkpoint, or says what that would write.")},
-        {"compare", FP_KEYWORDS(compare),
-         FP_DOC("compare($module, /, a, b, memory_cap, threads, digests, progress)",
+                "Writes a checkpoint in another layout, or says what that would write.")},
+        {"verify", FP_KEYWORDS(verify),
+         FP_DOC("verify($module, /, a, b, memory_cap, threads, digests, progress)",
                 "(tensors, bytes, replicas, checksums, seconds) of equals.")},
         {NULL, NULL, 0, NULL},
     };

@@ -99,9 +99,9 @@ class Files(unittest.TestCase):
         return [read_file(os.path.join(path, "rank-%05d.safetensors" % rank)) for rank in range(n)]
 
 
-class ConvertTest(Files):
+class ReshardTest(Files):
     def test_there_and_back(self):
-        there = ferry.convert(self.model, TP, self.at("tp2"))
+        there = ferry.reshard(self.model, TP, self.at("tp2"))
         self.assertEqual(self.read_ranks(self.at("tp2"), 2), cut_in_two(self.tensors))
         self.assertTrue(there.is_sharded)
         self.assertEqual((there.path, there.dry_run, there.n_tensors), (self.at("tp2"), False, 5))
@@ -114,7 +114,7 @@ class ConvertTest(Files):
         self.assertGreater(there.seconds, 0)
         self.assertGreater(there.gbytes_per_s, 0)
         self.assertIsNone(there.estimated_seconds)
-        back = ferry.convert(pathlib.Path(self.at("tp2")), "hf", pathlib.Path(self.at("back")))
+        back = ferry.reshard(pathlib.Path(self.at("tp2")), "hf", pathlib.Path(self.at("back")))
         self.assertEqual(read_file(os.path.join(self.at("back"), "model.safetensors")),
                          self.tensors)
         self.assertEqual((back.is_sharded, back.files[0].rank), (False, None))
@@ -122,14 +122,14 @@ class ConvertTest(Files):
 
     def test_ways_to_say_where_to(self):
         """A dict, a file, a checkpoint that has the layout, and that checkpoint's layout."""
-        ferry.convert(self.model, TP, self.at("dict"))
+        ferry.reshard(self.model, TP, self.at("dict"))
         with open(self.at("layout.json"), "w") as file:
             json.dump(TP, file)
-        ferry.convert(self.model, self.at("layout.json"), self.at("file"))
+        ferry.reshard(self.model, self.at("layout.json"), self.at("file"))
         checkpoint = ferry.inspect(self.at("dict"))
-        ferry.convert(ferry.inspect(self.model), checkpoint, self.at("checkpoint"))
-        ferry.convert(self.model, checkpoint.layout, self.at("layout"))
-        ferry.convert(checkpoint, ferry.inspect(self.model), self.at("logical"))
+        ferry.reshard(ferry.inspect(self.model), checkpoint, self.at("checkpoint"))
+        ferry.reshard(self.model, checkpoint.layout, self.at("layout"))
+        ferry.reshard(checkpoint, ferry.inspect(self.model), self.at("logical"))
         for name in ("file", "checkpoint", "layout"):
             self.assertEqual(self.read_ranks(self.at(name), 2), cut_in_two(self.tensors), name)
         self.assertEqual(read_file(os.path.join(self.at("logical"), "model.safetensors")),
@@ -147,7 +147,7 @@ class ConvertTest(Files):
         with open(os.path.join(path, "config.json"), "w") as file:
             json.dump({"architectures": ["LlamaForCausalLM"], "num_attention_heads": 4,
                        "num_key_value_heads": 2, "hidden_size": 8, "num_hidden_layers": 1}, file)
-        result = ferry.convert(path, "tp=2", self.at("tp2"))
+        result = ferry.reshard(path, "tp=2", self.at("tp2"))
         self.assertEqual(result.replicated, (layer + "strange",))
         for rank, held in enumerate(self.read_ranks(self.at("tp2"), 2)):
             self.assertEqual(held, {
@@ -158,7 +158,7 @@ class ConvertTest(Files):
                 layer + "strange": self.tensors["norm"]})
 
     def test_subset(self):
-        result = ferry.convert(self.model, TP, self.at("tp2"), subset="rows.*")
+        result = ferry.reshard(self.model, TP, self.at("tp2"), subset="rows.*")
         self.assertEqual(result.n_tensors, 2)
         for held, expected in zip(self.read_ranks(self.at("tp2"), 2), cut_in_two(self.tensors)):
             self.assertEqual(held, {n: expected[n] for n in ("rows.0", "rows.1")})
@@ -176,28 +176,28 @@ class ConvertTest(Files):
         upper = struct.pack("<4f", *values)  # exact in bf16: its upper halves
         upper = b"".join(upper[k + 2:k + 4] for k in range(0, 16, 4))
         for i, cast in enumerate(("bf16", "BF16", Dtype())):
-            ferry.convert(path, "hf", self.at("cast%d" % i), cast=cast)
+            ferry.reshard(path, "hf", self.at("cast%d" % i), cast=cast)
             found = read_file(os.path.join(self.at("cast%d" % i), "model.safetensors"))
             self.assertEqual(found, {"f": ("BF16", [4], upper), "i": ("I64", [1], bytes(8))})
         for bad in ("i8", "no such type", "bytes:3"):
             with self.assertRaises(ferry.Error):
-                ferry.convert(path, "hf", self.at("bad"), cast=bad)
+                ferry.reshard(path, "hf", self.at("bad"), cast=bad)
             self.assertFalse(os.path.exists(self.at("bad")))
 
     def test_parts(self):
-        result = ferry.convert(self.model, "hf", self.at("parts"), part_bytes=100, threads=2,
+        result = ferry.reshard(self.model, "hf", self.at("parts"), part_bytes=100, threads=2,
                                memory_cap=1 << 20)
         self.assertGreater(len(result.files), 1)
         self.assertTrue(os.path.exists(os.path.join(self.at("parts"),
                                                     "model.safetensors.index.json")))
-        ferry.compare(self.at("parts"), self.model)
+        ferry.verify(self.at("parts"), self.model)
 
     def test_dry_run(self):
         before = sorted(os.listdir(self.folder))
-        plain = ferry.convert(self.model, TP, dry_run=True)
-        tried = ferry.convert(self.model, TP, self.at("tp2"), dry_run=True)
+        plain = ferry.reshard(self.model, TP, dry_run=True)
+        tried = ferry.reshard(self.model, TP, self.at("tp2"), dry_run=True)
         self.assertEqual(sorted(os.listdir(self.folder)), before)
-        real = ferry.convert(self.model, TP, self.at("tp2"))
+        real = ferry.reshard(self.model, TP, self.at("tp2"))
         for one in (plain, tried):
             self.assertTrue(one.dry_run)
             self.assertEqual((one.files, one.n_tensors, one.read_bytes, one.file_bytes),
@@ -205,22 +205,22 @@ class ConvertTest(Files):
             self.assertEqual((one.written_bytes, one.seconds), (0, 0))
         self.assertIsNone(plain.estimated_seconds)
         with self.assertRaisesRegex(ferry.FileError, "exists already"):
-            ferry.convert(self.model, TP, self.at("tp2"), dry_run=True)
+            ferry.reshard(self.model, TP, self.at("tp2"), dry_run=True)
 
     def test_wrong(self):
         before = sorted(os.listdir(self.folder))
         missing, out = self.at("missing"), self.at("out")
         for error, call in (
-            (ferry.FileError, lambda: ferry.convert(missing, TP, out)),
-            (ferry.FileError, lambda: ferry.convert(self.model, TP, self.model)),
-            (ferry.InvalidInput, lambda: ferry.convert(self.model, TP)),
-            (ferry.InvalidInput, lambda: ferry.convert(self.model, {}, out)),
-            (ferry.Error, lambda: ferry.convert(self.model, "no such form", out)),
-            (ferry.InvalidInput, lambda: ferry.convert(self.model, TP, out, threads=-1)),
-            (ferry.InvalidInput, lambda: ferry.convert(self.model, TP, out, part_bytes="1")),
-            (ferry.Error, lambda: ferry.convert(self.model, TP, out, memory_cap=5)),
-            (ferry.Error, lambda: ferry.convert(self.model, TP, out, subset="none")),
-            (TypeError, lambda: ferry.convert(self.model, TP, 5)),
+            (ferry.FileError, lambda: ferry.reshard(missing, TP, out)),
+            (ferry.FileError, lambda: ferry.reshard(self.model, TP, self.model)),
+            (ferry.InvalidInput, lambda: ferry.reshard(self.model, TP)),
+            (ferry.InvalidInput, lambda: ferry.reshard(self.model, {}, out)),
+            (ferry.Error, lambda: ferry.reshard(self.model, "no such form", out)),
+            (ferry.InvalidInput, lambda: ferry.reshard(self.model, TP, out, threads=-1)),
+            (ferry.InvalidInput, lambda: ferry.reshard(self.model, TP, out, part_bytes="1")),
+            (ferry.Error, lambda: ferry.reshard(self.model, TP, out, memory_cap=5)),
+            (ferry.Error, lambda: ferry.reshard(self.model, TP, out, subset="none")),
+            (TypeError, lambda: ferry.reshard(self.model, TP, 5)),
         ):
             with self.assertRaises(error):
                 call()
@@ -253,30 +253,30 @@ class ProgressTest(Files):
             shutil.rmtree(self.at("out"), ignore_errors=True)
         self.fail("it tells nothing")
 
-    def convert(self, progress, **options):
+    def reshard(self, progress, **options):
         def work(**more):
-            return ferry.convert(self.model, TP, self.at("out"), **more)
+            return ferry.reshard(self.model, TP, self.at("out"), **more)
 
         return self.told(work, progress, **options)
 
-    def compare(self, progress):
-        return self.told(lambda progress: ferry.compare(self.model, self.model, progress=progress),
+    def verify(self, progress):
+        return self.told(lambda progress: ferry.verify(self.model, self.model, progress=progress),
                          progress)
 
     def nothing_left(self):
         self.assertEqual(sorted(os.listdir(self.folder)), self.before)
 
     def test_is_told(self):
-        seen, result = self.convert(lambda state: None)
+        seen, result = self.reshard(lambda state: None)
         self.assertEqual({p.phase for p in seen} - {"syncing"}, {"copying"})
         last = [p for p in seen if p.phase == "copying"][-1]
         self.assertEqual(last.done_bytes, last.total_bytes)
         self.assertGreater(result.written_bytes, last.total_bytes)
         self.assertEqual(sorted(p.seconds for p in seen), [p.seconds for p in seen])
-        self.assertEqual({p.phase for p in self.compare(lambda state: True)[0]}, {"comparing"})
+        self.assertEqual({p.phase for p in self.verify(lambda state: True)[0]}, {"verifying"})
 
     def test_false_stops(self):
-        for work in (self.convert, self.compare):
+        for work in (self.reshard, self.verify):
             self.assertRaises(ferry.Stopped, work, lambda state: False)
             self.nothing_left()
 
@@ -286,7 +286,7 @@ class ProgressTest(Files):
         def fail(state):
             raise own
 
-        for work in (self.convert, self.compare):
+        for work in (self.reshard, self.verify):
             with self.assertRaises(KeyError) as raised:
                 work(fail)
             self.assertIs(raised.exception, own)
@@ -298,7 +298,7 @@ class ProgressTest(Files):
             if state.done_bytes == state.total_bytes:
                 raise SystemExit(3)
 
-        self.assertRaises(SystemExit, self.convert, fail)
+        self.assertRaises(SystemExit, self.reshard, fail)
         self.nothing_left()
 
     def test_interrupt(self):
@@ -325,14 +325,14 @@ class ProgressTest(Files):
             thread = threading.Thread(target=interrupt)
             with self.assertRaises(KeyboardInterrupt):
                 thread.start()
-                ferry.convert(path, "hf", self.at("out"), threads=1, memory_cap=1 << 20)
+                ferry.reshard(path, "hf", self.at("out"), threads=1, memory_cap=1 << 20)
                 thread.join()
             thread.join()
             if not os.path.exists(self.at("out")):
                 break
             shutil.rmtree(self.at("out"))
         else:
-            self.fail("no conversion was interrupted")
+            self.fail("no reshard was interrupted")
         self.assertEqual(set(os.listdir(self.folder)), before)
 
     def test_resume(self):
@@ -340,9 +340,9 @@ class ProgressTest(Files):
             return state.done_bytes < state.total_bytes
 
         with self.assertRaises(ferry.Stopped):
-            self.convert(stop, resume=True)
+            self.reshard(stop, resume=True)
         self.assertNotEqual(sorted(os.listdir(self.folder)), self.before)
-        result = ferry.convert(self.model, TP, self.at("out"), resume=True)
+        result = ferry.reshard(self.model, TP, self.at("out"), resume=True)
         self.assertGreater(result.resumed_bytes, 0)
         self.assertEqual(sorted(os.listdir(self.folder)), sorted([*self.before, "out"]))
         self.assertEqual(self.read_ranks(self.at("out"), 2), cut_in_two(self.tensors))
@@ -361,18 +361,18 @@ class ProgressTest(Files):
             phases.append(state.phase)
             os.chdir("/")
 
-        ferry.convert("source", TP, "out", progress=leave)
+        ferry.reshard("source", TP, "out", progress=leave)
         self.assertIn("copying", phases)
         self.assertEqual(self.read_ranks(self.at("out"), 2), cut_in_two(self.tensors))
         with open(self.at("out/b.txt")) as file:
             self.assertEqual(file.read(), "copied along")
 
     def test_other_threads_go_on(self):
-        """The lock is free while a conversion works: its progress comes from another thread."""
+        """The lock is free while ferry.reshard works: its progress comes from another thread."""
         results = []
 
         def work(name):
-            ferry.convert(self.model, TP, self.at(name), progress=results.append)
+            ferry.reshard(self.model, TP, self.at(name), progress=results.append)
             results.append(name)
 
         threads = [threading.Thread(target=work, args=(name,)) for name in ("a", "b", "c")]
@@ -402,7 +402,7 @@ class InspectTest(Files):
         self.assertEqual(ferry.inspect(path).n_tensors, 5)
 
     def test_sharded(self):
-        ferry.convert(self.model, TP, self.at("tp2"))
+        ferry.reshard(self.model, TP, self.at("tp2"))
         checkpoint = ferry.inspect(self.at("tp2"))
         self.assertTrue(checkpoint.is_sharded)
         self.assertEqual(checkpoint.layout["mesh"], [["tp", 2]])
@@ -446,15 +446,15 @@ class InspectTest(Files):
 
 class LeakTest(Files):
     def test_nothing_leaks(self):
-        ferry.convert(self.model, TP, self.at("layout"))
+        ferry.reshard(self.model, TP, self.at("layout"))
         layout = ferry.inspect(self.at("layout"))
 
         def use():
             for _ in range(10):
                 checkpoint = ferry.inspect(self.model)
                 list(checkpoint), list(checkpoint.files), checkpoint["norm"]
-                ferry.convert(checkpoint, layout, dry_run=True)
-                ferry.compare(checkpoint, self.model, digests=True, threads=1,
+                ferry.reshard(checkpoint, layout, dry_run=True)
+                ferry.verify(checkpoint, self.model, digests=True, threads=1,
                               memory_cap=1 << 20, progress=lambda p: [p])
 
         use()
@@ -474,19 +474,19 @@ class CompareTest(Files):
         return path
 
     def test_equal(self):
-        ferry.convert(self.model, TP, self.at("tp2"))
-        result = ferry.compare(self.model, ferry.inspect(self.at("tp2")), digests=True)
+        ferry.reshard(self.model, TP, self.at("tp2"))
+        result = ferry.verify(self.model, ferry.inspect(self.at("tp2")), digests=True)
         self.assertEqual((result.n_tensors, result.n_replicas), (5, 2))
         self.assertEqual(result.tensor_bytes, sum(len(d) for _, _, d in self.tensors.values()))
         self.assertEqual(set(result.digests), set(self.tensors))
         self.assertEqual(len(set(result.digests.values())), 5)
         for text in result.digests.values():
             self.assertRegex(text, r"^[0-9a-f]{16}$")
-        self.assertIsNone(ferry.compare(self.model, self.model).digests)
+        self.assertIsNone(ferry.verify(self.model, self.model).digests)
 
     def different(self, path, tensor, place, words):
         with self.assertRaises(ferry.Different) as raised:
-            ferry.compare(self.model, path)
+            ferry.verify(self.model, path)
         error = raised.exception
         self.assertEqual((error.tensor, error.slice), (tensor, place))
         self.assertRegex(str(error), words)

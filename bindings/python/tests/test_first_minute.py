@@ -94,8 +94,13 @@ class Help(unittest.TestCase):
         for name in ferry.__all__:
             value = getattr(ferry, name)
             if is_called(value):
-                also = {"convert": "reshard", "compare": "verify"}.get(name, name)
-                self.assertEqual((value.__module__, value.__qualname__), ("ferry", also))
+                self.assertEqual((value.__module__, value.__qualname__), ("ferry", name))
+
+    def test_older_names_are_found_and_not_shown(self):
+        for older, name in (("convert", "reshard"), ("ConversionResult", "ReshardResult"),
+                            ("compare", "verify"), ("Comparison", "VerifyResult")):
+            self.assertIs(getattr(ferry, older), getattr(ferry, name))
+            self.assertNotIn(older, dir(ferry))
 
     def test_help_shows_no_dots_for_parameters(self):
         for name in ferry.__all__:
@@ -328,7 +333,7 @@ class Sentences(unittest.TestCase):
             if not is_called(value) or name in ("init", "shutdown", "world", "show_config"):
                 continue
             if inspect.isclass(value) and (issubclass(value, (BaseException, tuple, enum.Enum)) or
-                                           name.endswith("Result") or name == "Comparison"):
+                                           name.endswith("Result")):
                 continue
             try:
                 n_parameters = len(inspect.signature(value).parameters)

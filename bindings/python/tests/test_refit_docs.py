@@ -77,8 +77,8 @@ class Examples(unittest.TestCase):
         whole = "rank %d: version 3 is whole, on 3 ranks\n"
         self.assertEqual(said, [("" if rank == 2 else whole % rank, 0) for rank in range(4)])
 
-    def test_convert_checkpoint(self):
-        code, said = run(EXAMPLES / "convert_checkpoint.py")
+    def test_reshard_checkpoint(self):
+        code, said = run(EXAMPLES / "reshard_checkpoint.py")
         self.assertEqual((code, said), (0, "9 tensors to 4 files and back, every bit the same\n"))
 
     @unittest.skipUnless(has("torch"), "torch is not installed")

@@ -134,7 +134,7 @@ class Sentences(unittest.TestCase):
             for wrong in ({"mesh": [["tp", 2]]}, {"format": "ferry.layout/1", "mesh": []},
                           {"format": "ferry.layout/1", "mesh": [["tp", 2]], "rules": [{"match": "v"}]}):
                 with self.assertRaises(ferry.Error) as caught:
-                    ferry.convert(path, wrong, os.path.join(folder, "out"))
+                    ferry.reshard(path, wrong, os.path.join(folder, "out"))
                 self.assertNotIn("layout.json", str(caught.exception))
                 self.assertNotIn("ferry-", str(caught.exception))
 

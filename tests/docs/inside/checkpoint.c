@@ -5,10 +5,10 @@ int main(void)
 {
     ferry_error       error      = {""};
     ferry_checkpoint *checkpoint = NULL;
-    ferry_conversion *conversion = NULL;
-BLOCK
+    ferry_reshard    *reshard    = NULL;
+    BLOCK
     demand(error.message[0] == 0, error.message);
-    ferry_conversion_destroy(conversion);
+    ferry_reshard_destroy(reshard);
     ferry_checkpoint_destroy(checkpoint);
     check(ferry_checkpoint_open("llama-tp8pp2", &checkpoint, &error), &error);
     ferry_checkpoint_destroy(checkpoint);

@@ -1,0 +1,146 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* What a reshard would do. */
+#include "checkpoint/reshard.h"
+
+#include "checkpoint/crew.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+ferry_status ferry_reshard_get_totals(const ferry_reshard  *reshard,
+                                      ferry_reshard_totals *totals_out, ferry_error *error)
+{
+    if (reshard == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_reshard_get_totals needs a reshard");
+    }
+    return fy_copy_out(&reshard->totals, sizeof reshard->totals, totals_out, "ferry_reshard_totals",
+                       error);
+}
+
+ferry_status ferry_reshard_file_at(const ferry_reshard *reshard, size_t index,
+                                   ferry_checkpoint_file *file_out, ferry_error *error)
+{
+    if (reshard == NULL || index >= reshard->n_out) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_reshard_file_at needs a reshard and one of its files, not "
+                       "number %zu",
+                       index);
+    }
+    const fy_out_file    *file  = &reshard->out[index];
+    ferry_checkpoint_file about = {.struct_size = sizeof about,
+                                   .name        = file->name,
+                                   .rank        = file->rank,
+                                   .bytes       = file->form.header_bytes + file->form.data_bytes,
+                                   .n_tensors   = file->form.n_tensors};
+    return fy_copy_out(&about, sizeof about, file_out, "ferry_checkpoint_file", error);
+}
+
+ferry_status ferry_reshard_other_at(const ferry_reshard *reshard, size_t index,
+                                    ferry_reshard_other *other_out, ferry_error *error)
+{
+    if (reshard == NULL || index >= reshard->from->n_others) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_reshard_other_at needs a reshard and one of the other files "
+                       "of its source, not number %zu",
+                       index);
+    }
+    const fy_ckpt_other *other     = &reshard->from->others[index];
+    bool                 is_config = strcmp(other->name, FY_CONFIG_NAME) == 0;
+    ferry_reshard_other  about     = {
+             .struct_size = sizeof about,
+             .name        = other->name,
+             .bytes       = other->bytes,
+             .left_out    = other->left_out,
+             .torch_dtype =
+            is_config && reshard->config != NULL ? fy_reshard_torch_dtype(reshard) : NULL,
+    };
+    return fy_copy_out(&about, sizeof about, other_out, "ferry_reshard_other", error);
+}
+
+const char *ferry_reshard_replicated_at(const ferry_reshard *reshard, size_t index)
+{
+    return reshard == NULL ? NULL : json_string_value(json_array_get(reshard->replicated, index));
+}
+
+ferry_status ferry_reshard_check_target(const char *path, ferry_error *error)
+{
+    return path == NULL
+               ? fy_fail(error, FERRY_ERR_MISUSE, "ferry_reshard_check_target needs a path")
+               : fy_folder_check(path, error);
+}
+
+/* ---- how long it takes ---- */
+
+enum { TRY_BYTES = 64 << 20, TRY_PIECE = 1 << 20 };
+
+/* The folder that a path lies in, for fy_free. */
+static char *parent_of(const char *path)
+{
+    char *parent = fy_strdup(path);
+    if (parent == NULL) {
+        return NULL;
+    }
+    size_t length = strlen(parent);
+    while (length > 1 && parent[length - 1] == '/') {
+        parent[--length] = '\0';
+    }
+    char *slash = strrchr(parent, '/');
+    if (slash == NULL) {
+        strcpy(parent, length == 0 ? "" : ".");
+    } else {
+        slash[slash == parent ? 1 : 0] = '\0';
+    }
+    return parent;
+}
+
+/* Seconds for TRY_BYTES, with sync, into a file that has no name. */
+static ferry_status try_disk(const char *parent, double *seconds_out, ferry_error *error)
+{
+    char *piece      = fy_alloc_zeroed(TRY_PIECE, 1);
+    int   descriptor = open(parent, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    int   number     = descriptor < 0 ? errno : 0;
+    if (piece == NULL || number != 0) {
+        fy_free(piece);
+        return number == 0
+                   ? fy_fail_no_memory(error, "a buffer")
+                   : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                             "%s: its file system cannot be tried: %s", parent, strerror(number));
+    }
+    memset(piece, 0x5a, TRY_PIECE);
+    double  began = fy_seconds_now();
+    ssize_t now   = 1;
+    for (size_t done = 0; done < TRY_BYTES && now > 0; done += (size_t)now) {
+        now = write(descriptor, piece, TRY_PIECE);
+    }
+    bool failed  = now <= 0 || fsync(descriptor) != 0;
+    *seconds_out = fy_seconds_now() - began;
+    close(descriptor);
+    fy_free(piece);
+    return failed ? fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                            "%s: its file system cannot be tried: it took no %d MiB", parent,
+                            TRY_BYTES >> 20)
+                  : FERRY_OK;
+}
+
+ferry_status ferry_reshard_estimate(const ferry_reshard *reshard, const char *path,
+                                    double *seconds_out, ferry_error *error)
+{
+    double seconds = 0;
+    if (reshard == NULL || path == NULL || seconds_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_reshard_estimate needs a reshard, a path and a place");
+    }
+    char *parent = parent_of(path);
+    if (parent == NULL) {
+        return fy_fail_no_memory(error, "a file name");
+    }
+    ferry_status status = try_disk(parent, &seconds, error);
+    if (status == FERRY_OK) {
+        const ferry_reshard_totals *t = &reshard->totals;
+        *seconds_out = seconds * ((double)t->file_bytes + (double)t->other_bytes) / TRY_BYTES;
+    }
+    fy_free(parent);
+    return status;
+}

@@ -1,0 +1,258 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* What the files of a result hold: which tensors, in which shapes, at which bytes. */
+#include "checkpoint/reshard.h"
+
+#include "base/checked.h"
+#include "base/sort.h"
+#include "model/dtype.h"
+#include "pack/cast.h"
+
+#include <string.h>
+
+static const char *safetensors_word(uint32_t kind)
+{
+    switch (kind) {
+#define WORD(name, number, text, safetensors, bits)                                                \
+    case FERRY_##name:                                                                             \
+        return safetensors;
+        FERRY_DTYPE_MAP(WORD)
+#undef WORD
+    default:
+        return NULL;
+    }
+}
+
+fy_out_type fy_reshard_type(const ferry_reshard *reshard, uint32_t tensor)
+{
+    const fy_ckpt_tensor *model = fy_job_model_tensor(&reshard->job, tensor);
+    ferry_dtype           dtype = reshard->job.problem.tensors[tensor].dtype;
+    fy_out_type           type  = {
+                   .dtype = dtype, .text = model->dtype_text, .element_bits = dtype.element_bits};
+    if (model->is_opaque) {
+        type.element_bits = 6; /* the only ones that files have; they stand with the smallest */
+    } else if (reshard->cast != 0 && reshard->cast != dtype.kind &&
+               fy_cast_element_bytes(dtype.kind) != 0) {
+        ferry_dtype_of(reshard->cast, &type.dtype, NULL);
+        type.text         = safetensors_word(reshard->cast);
+        type.element_bits = type.dtype.element_bits;
+        type.is_cast      = true;
+    }
+    return type;
+}
+
+/* ---- adding tensors to files ---- */
+
+static const uint64_t *keep_shape(ferry_reshard *c, const uint64_t *shape, uint32_t n_dims)
+{
+    uint64_t *kept = fy_arena_alloc(&c->arena, n_dims, sizeof *kept);
+    if (kept != NULL && n_dims > 0) {
+        memcpy(kept, shape, n_dims * sizeof *kept);
+    }
+    return kept;
+}
+
+/* All holders of a cell share the shape. */
+static ferry_status add_tensor(fy_out_file *file, const fy_form_tensor *tensor, ferry_error *error)
+{
+    if (!fy_reserve((void **)&file->form.tensors, &file->capacity, file->form.n_tensors + 1,
+                    sizeof *file->form.tensors)) {
+        return fy_fail_no_memory(error, "the files of a result");
+    }
+    file->form.tensors[file->form.n_tensors++] = *tensor;
+    return FERRY_OK;
+}
+
+/* The tensor as one holder of a cell has it. */
+static ferry_status describe(ferry_reshard *c, uint32_t tensor, uint32_t cell, fy_form_tensor *form,
+                             ferry_error *error)
+{
+    const fy_tensor      *t     = &c->job.problem.tensors[tensor];
+    const fy_ckpt_tensor *model = fy_job_model_tensor(&c->job, tensor);
+    fy_out_type           type  = fy_reshard_type(c, tensor);
+    uint64_t              shape[FY_MAX_DIMS];
+    uint32_t              n_dims;
+    uint64_t n_elements = fy_placement_shape(&c->job.problem, t->dst, cell, &n_dims, shape);
+    *form               = (fy_form_tensor){.name         = t->name,
+                                           .dtype_text   = type.text,
+                                           .element_bits = type.element_bits,
+                                           .bytes        = fy_ceil_div(n_elements * type.dtype.element_bits, 8),
+                                           .tag          = tensor};
+    if (n_elements * type.dtype.element_bits % 8 != 0) {
+        return fy_fail(
+            error, FERRY_ERR_INVALID_PLAN,
+            "\"%s\" has elements of %u bits, and a shard of it of %llu elements does not "
+            "end on a byte; cut it at even places",
+            t->name, type.dtype.element_bits, (unsigned long long)n_elements);
+    }
+    form->n_dims = model->is_opaque ? model->file_n_dims : n_dims;
+    form->shape  = model->is_opaque ? model->file_shape : keep_shape(c, shape, n_dims);
+    return form->shape == NULL ? fy_fail_no_memory(error, "the shape of a shard") : FERRY_OK;
+}
+
+static ferry_status add_to_ranks(ferry_reshard *c, uint32_t tensor, ferry_error *error)
+{
+    const fy_holders *holders =
+        fy_problem_holders(&c->job.problem, c->job.problem.tensors[tensor].dst);
+    ferry_status status = FERRY_OK;
+    for (uint32_t cell = 0; cell < holders->n_cells && status == FERRY_OK; cell++) {
+        fy_form_tensor form = {.tag = tensor};
+        if (fy_holders_cell_size(holders, cell) > 0) {
+            status = describe(c, tensor, cell, &form, error);
+        }
+        uint32_t s = holders->cell_begin[cell];
+        for (; s < holders->cell_begin[cell + 1] && status == FERRY_OK; s++) {
+            uint32_t place = fy_places_find(&c->job.to_places, holders->rank[s]);
+            status         = add_tensor(&c->out[place], &form, error);
+        }
+    }
+    return status;
+}
+
+static ferry_status add_all(ferry_reshard *c, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (uint32_t t = 0; t < c->job.problem.n_tensors && status == FERRY_OK; t++) {
+        if (!c->job.is_wanted[t]) {
+            continue;
+        }
+        c->totals.n_tensors++;
+        if (c->is_sharded) {
+            status = add_to_ranks(c, t, error);
+        } else {
+            fy_form_tensor form;
+            status = describe(c, t, 0, &form, error);
+            if (status == FERRY_OK) {
+                status = add_tensor(&c->out[c->part_of[t]], &form, error);
+            }
+        }
+    }
+    return status;
+}
+
+/* ---- files ---- */
+
+static ferry_status make_files(ferry_reshard *c, size_t n, ferry_error *error)
+{
+    char name[64];
+    c->out = fy_alloc_zeroed(n, sizeof *c->out);
+    if (c->out == NULL) {
+        return fy_fail_no_memory(error, "the files of a result");
+    }
+    for (; c->n_out < n; c->n_out++) {
+        fy_out_file *file = &c->out[c->n_out];
+        if (c->is_sharded) {
+            file->rank = fy_side_rank_at(&c->job.spec->destination, (uint32_t)c->n_out);
+            fy_form_rank_name(file->rank, name, sizeof name);
+        } else {
+            fy_form_part_name((uint32_t)c->n_out, (uint32_t)n, name, sizeof name);
+        }
+        file->name = fy_strdup(name);
+        if (file->name == NULL) {
+            return fy_fail_no_memory(error, "the files of a result");
+        }
+        file->form.metadata      = c->from->metadata;
+        file->form.n_metadata    = c->from->n_metadata;
+        file->form.has_checksums = c->is_sharded;
+    }
+    return FERRY_OK;
+}
+
+/* Which part of a logical result each tensor goes to. */
+static ferry_status choose_parts(ferry_reshard *c, uint32_t *n_parts_out, ferry_error *error)
+{
+    size_t    n_all = c->job.problem.n_tensors, n = 0;
+    uint64_t *bytes = fy_alloc(n_all, sizeof *bytes);
+    uint32_t *part  = fy_alloc(n_all, sizeof *part);
+    c->part_of      = fy_alloc_zeroed(n_all, sizeof *c->part_of);
+    if (bytes == NULL || part == NULL || c->part_of == NULL) {
+        fy_free(bytes);
+        fy_free(part);
+        return fy_fail_no_memory(error, "the parts of a result");
+    }
+    for (size_t t = 0; t < n_all; t++) {
+        if (c->job.is_wanted[t]) {
+            const fy_tensor *tensor = &c->job.problem.tensors[t];
+            fy_out_type      type   = fy_reshard_type(c, (uint32_t)t);
+            bytes[n++]              = fy_ceil_div(
+                             fy_box_volume(tensor->shape, tensor->n_dims) * type.dtype.element_bits, 8);
+        }
+    }
+    *n_parts_out = fy_form_parts(bytes, n, c->part_bytes, part);
+    n            = 0;
+    for (size_t t = 0; t < n_all; t++) {
+        c->part_of[t] = c->job.is_wanted[t] ? part[n++] : 0;
+    }
+    fy_free(bytes);
+    fy_free(part);
+    return FERRY_OK;
+}
+
+typedef struct tagged {
+    uint32_t tag;
+    uint32_t position;
+} tagged;
+
+static int compare_tags(const void *a, const void *b)
+{
+    uint32_t x = ((const tagged *)a)->tag, y = ((const tagged *)b)->tag;
+    return (x > y) - (x < y);
+}
+
+static ferry_status arrange(fy_out_file *file, ferry_error *error)
+{
+    size_t       n      = file->form.n_tensors;
+    ferry_status status = fy_form_arrange(&file->form, file->name, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    tagged *tags = fy_alloc(n, sizeof *tags);
+    file->by_tag = fy_alloc(n, sizeof *file->by_tag);
+    if (tags == NULL || file->by_tag == NULL) {
+        fy_free(tags);
+        return fy_fail_no_memory(error, "the files of a result");
+    }
+    for (size_t i = 0; i < n; i++) {
+        tags[i] = (tagged){.tag = file->form.tensors[i].tag, .position = (uint32_t)i};
+    }
+    fy_sort(tags, n, sizeof *tags, compare_tags);
+    for (size_t i = 0; i < n; i++) {
+        file->by_tag[i] = tags[i].position;
+    }
+    fy_free(tags);
+    return FERRY_OK;
+}
+
+fy_form_tensor *fy_out_find(const fy_out_file *file, uint32_t tensor)
+{
+    size_t low = 0, high = file->form.n_tensors;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (file->form.tensors[file->by_tag[middle]].tag <= tensor) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &file->form.tensors[file->by_tag[low]];
+}
+
+ferry_status fy_reshard_make_forms(ferry_reshard *c, ferry_error *error)
+{
+    uint32_t     n_files = c->is_sharded ? c->job.spec->destination.n_ranks : 1;
+    ferry_status status  = FERRY_OK;
+    if (!c->is_sharded) {
+        status = choose_parts(c, &n_files, error);
+    }
+    if (status == FERRY_OK) {
+        status = make_files(c, n_files, error);
+    }
+    if (status == FERRY_OK) {
+        status = add_all(c, error);
+    }
+    for (size_t i = 0; i < c->n_out && status == FERRY_OK; i++) {
+        status = arrange(&c->out[i], error);
+        c->totals.file_bytes += c->out[i].form.header_bytes + c->out[i].form.data_bytes;
+    }
+    c->totals.n_files = c->n_out;
+    return status;
+}

@@ -1,0 +1,324 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "prove/move.h"
+
+#include "base/checked.h"
+#include "base/print.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Longer names would push the numbers out of the sentence. */
+enum { NAME_BYTES = 256 };
+
+ferry_status fy_proof_move_fail(const fy_proof_spec *spec, const fy_proof_move *move,
+                                ferry_error *error, const char *format, ...)
+{
+    const fy_proof_tensor *tensor = &spec->tensors[move->tensor];
+    char                   what[600];
+    char                   slice[200];
+    va_list                arguments;
+    va_start(arguments, format);
+    fy_vprint(what, sizeof what, format, arguments);
+    va_end(arguments);
+    fy_proof_slice_format(slice, sizeof slice, tensor->entry->n_dims, move->dst, move->length);
+    return fy_fail(error, FERRY_ERR_PROOF,
+                   "task %llu: %.*s, local %s, from rank %llu to rank %llu: %s",
+                   (unsigned long long)move->task_id, NAME_BYTES, tensor->name, slice,
+                   (unsigned long long)move->from, (unsigned long long)move->to, what);
+}
+
+/* [[begin, length], ...], one per dimension. */
+static ferry_status read_box(const json_t *json, const fy_json_place *place, uint64_t *begin,
+                             uint64_t *length, size_t *n_out, ferry_error *error)
+{
+    ferry_status status = fy_json_expect_array(json, place, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    size_t n = json_array_size(json);
+    if (n > FY_PROOF_DIMS) {
+        return fy_json_fail(place, error, "has %zu dimensions, more than %d", n, FY_PROOF_DIMS);
+    }
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        begin[d]  = 0;
+        length[d] = 1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json_t *pair  = json_array_get(json, i);
+        size_t        d     = FY_PROOF_DIMS - n + i;
+        fy_json_place inner = {.parent = place, .index = i};
+        if (!json_is_array(pair) || json_array_size(pair) != 2) {
+            return fy_json_fail(&inner, error, "must be [begin, length]");
+        }
+        status =
+            fy_json_get_size(json_array_get(pair, 0), &inner, 0, FY_PROOF_MOST, &begin[d], error);
+        if (status == FERRY_OK) {
+            status = fy_json_get_size(json_array_get(pair, 1), &inner, 0, FY_PROOF_MOST, &length[d],
+                                      error);
+        }
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    *n_out = n;
+    return FERRY_OK;
+}
+
+/* A member that must be there: a whole number. */
+static ferry_status read_number(const json_t *json, const fy_json_place *place, const char *key,
+                                uint64_t *value_out, ferry_error *error)
+{
+    const json_t *member;
+    fy_json_place inner  = {.parent = place, .key = key};
+    ferry_status  status = fy_json_member(json, place, key, &member, error);
+    return status == FERRY_OK ? fy_json_get_size(member, &inner, 0, INT64_MAX, value_out, error)
+                              : status;
+}
+
+static ferry_status read_numbers(const json_t *json, const fy_json_place *place,
+                                 fy_proof_move *move, ferry_error *error)
+{
+    ferry_status status = read_number(json, place, "task_id", &move->task_id, error);
+    if (status == FERRY_OK) {
+        status = read_number(json, place, "from", &move->from, error);
+    }
+    if (status == FERRY_OK) {
+        status = read_number(json, place, "to", &move->to, error);
+    }
+    if (status == FERRY_OK) {
+        status = read_number(json, place, "bytes", &move->bytes, error);
+    }
+    return status;
+}
+
+static ferry_status read_tensor(const fy_proof_spec *spec, const json_t *json,
+                                const fy_json_place *place, const char *key, uint64_t task_id,
+                                uint32_t *tensor_out, ferry_error *error)
+{
+    const json_t *member;
+    const char   *name;
+    fy_json_place inner  = {.parent = place, .key = key};
+    ferry_status  status = fy_json_member(json, place, key, &member, error);
+    if (status == FERRY_OK) {
+        status = fy_json_get_string(member, &inner, &name, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (!fy_proof_spec_find(spec, name, tensor_out)) {
+        return fy_fail(error, FERRY_ERR_PROOF, "task %llu: its %s %.*s is not in the spec",
+                       (unsigned long long)task_id, key, NAME_BYTES, name);
+    }
+    return FERRY_OK;
+}
+
+/* "source" stands exactly where the spec has one, and names a tensor that feeds this one. */
+static ferry_status read_source(const fy_proof_spec *spec, const json_t *json,
+                                const fy_json_place *place, fy_proof_move *move, ferry_error *error)
+{
+    const fy_proof_entry *entry      = spec->tensors[move->tensor].entry;
+    bool                  has_source = json_object_get(json, "source") != NULL;
+    if (has_source != entry->has_source) {
+        return fy_proof_move_fail(spec, move, error,
+                                  "%s a source, but the spec gives the tensor %s",
+                                  has_source ? "names" : "lacks", has_source ? "none" : "one");
+    }
+    if (!has_source) {
+        move->source = move->tensor;
+        return FERRY_OK;
+    }
+    ferry_status status =
+        read_tensor(spec, json, place, "source", move->task_id, &move->source, error);
+    if (status != FERRY_OK || fy_proof_spec_is_fed_by(spec, move->tensor, move->source)) {
+        return status;
+    }
+    return fy_proof_move_fail(spec, move, error,
+                              "names the source %.*s, but the tensor is fed from %.*s%s",
+                              NAME_BYTES, spec->tensors[move->source].name, NAME_BYTES,
+                              spec->tensors[fy_proof_spec_source(spec, move->tensor, 0)].name,
+                              entry->n_boxes > 1 ? " and others" : "");
+}
+
+static ferry_status read_boxes(const fy_proof_spec *spec, const json_t *json,
+                               const fy_json_place *place, fy_proof_move *move, ferry_error *error)
+{
+    const json_t *src, *dst;
+    fy_json_place src_place = {.parent = place, .key = "src"};
+    fy_json_place dst_place = {.parent = place, .key = "dst"};
+    uint64_t      src_length[FY_PROOF_DIMS];
+    size_t        n_src, n_dst;
+    ferry_status  status = fy_json_member(json, place, "src", &src, error);
+    if (status != FERRY_OK ||
+        (status = fy_json_member(json, place, "dst", &dst, error)) != FERRY_OK ||
+        (status = read_box(src, &src_place, move->src, src_length, &n_src, error)) != FERRY_OK ||
+        (status = read_box(dst, &dst_place, move->dst, move->length, &n_dst, error)) != FERRY_OK) {
+        return status;
+    }
+    status = read_source(spec, json, place, move, error);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    size_t src_dims = spec->tensors[move->source].entry->n_dims;
+    size_t dst_dims = spec->tensors[move->tensor].entry->n_dims;
+    if (n_src != src_dims || n_dst != dst_dims) {
+        return fy_proof_move_fail(
+            spec, move, error,
+            "has %zu dimensions at the source and %zu at the destination, but "
+            "the tensors have %zu and %zu",
+            n_src, n_dst, src_dims, dst_dims);
+    }
+    if (memcmp(src_length, move->length, sizeof src_length) != 0) {
+        char slice[200];
+        fy_proof_slice_format(slice, sizeof slice, src_dims, move->src, src_length);
+        return fy_proof_move_fail(spec, move, error, "the source box %s has another shape", slice);
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_proof_move_read(const fy_proof_spec *spec, const json_t *json,
+                                const fy_json_place *place, fy_proof_move *move_out,
+                                ferry_error *error)
+{
+    static const char *const keys[] = {"task_id", "tensor", "from",   "to", "src",
+                                       "dst",     "bytes",  "source", NULL};
+    fy_proof_move            move   = {0};
+    ferry_status             status = fy_json_expect_object(json, place, keys, error);
+    if (status != FERRY_OK || (status = read_numbers(json, place, &move, error)) != FERRY_OK ||
+        (status = read_tensor(spec, json, place, "tensor", move.task_id, &move.tensor, error)) !=
+            FERRY_OK ||
+        (status = read_boxes(spec, json, place, &move, error)) != FERRY_OK) {
+        return status;
+    }
+    *move_out = move;
+    return FERRY_OK;
+}
+
+static ferry_status check_inside(const fy_proof_spec *spec, const fy_proof_move *move,
+                                 const char *side, const fy_proof_shard *shard, size_t n_dims,
+                                 const uint64_t *begin, ferry_error *error)
+{
+    uint64_t last[FY_PROOF_DIMS];
+    char     box[200];
+    fy_proof_slice_format(box, sizeof box, n_dims, begin, move->length);
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        if (move->length[d] == 0) {
+            return fy_proof_move_fail(spec, move, error, "its box is empty");
+        }
+        if (begin[d] > shard->shape[d] || move->length[d] > shard->shape[d] - begin[d]) {
+            char shape[200];
+            fy_proof_element_format(shape, sizeof shape, n_dims, shard->shape);
+            return fy_proof_move_fail(spec, move, error,
+                                      "the %s box %s is outside the local shard of shape %s", side,
+                                      box, shape);
+        }
+        last[d] = begin[d] + move->length[d] - 1;
+    }
+    uint64_t first_number = fy_proof_shard_number(shard, begin);
+    uint64_t last_number  = fy_proof_shard_number(shard, last);
+    if (first_number < shard->flat_begin || last_number >= shard->flat_end) {
+        return fy_proof_move_fail(
+            spec, move, error,
+            "the %s box %s spans the elements %llu to %llu, outside the flat range [%llu, %llu)",
+            side, box, (unsigned long long)first_number, (unsigned long long)last_number,
+            (unsigned long long)shard->flat_begin, (unsigned long long)shard->flat_end);
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_proof_move_check_boxes(const fy_proof_spec *spec, const fy_proof_move *move,
+                                       const fy_proof_shard *from, const fy_proof_shard *to,
+                                       ferry_error *error)
+{
+    size_t       src_dims = spec->tensors[move->source].entry->n_dims;
+    size_t       dst_dims = spec->tensors[move->tensor].entry->n_dims;
+    ferry_status status   = check_inside(spec, move, "source", from, src_dims, move->src, error);
+    return status == FERRY_OK
+               ? check_inside(spec, move, "destination", to, dst_dims, move->dst, error)
+               : status;
+}
+
+/* No piece goes on where the one before it ends, so a box that jumps is one that leaves a piece. */
+static ferry_status check_jumps(const fy_proof_spec *spec, const fy_proof_move *move,
+                                const char *side, const fy_proof_shard *shard, size_t n_dims,
+                                const uint64_t *begin, ferry_error *error)
+{
+    for (size_t d = FY_PROOF_DIMS - n_dims; d < FY_PROOF_DIMS; d++) {
+        const fy_proof_piece *piece =
+            &shard->dims[d].items[fy_proof_pieces_find(&shard->dims[d], begin[d])];
+        uint64_t kept = piece->local + piece->length - begin[d];
+        if (kept < move->length[d]) {
+            return fy_proof_move_fail(
+                spec, move, error,
+                "the %s box jumps in the global index on dim %zu, from %llu to %llu: it should be "
+                "two moves",
+                side, d - (FY_PROOF_DIMS - n_dims),
+                (unsigned long long)(piece->global + piece->length - 1),
+                (unsigned long long)piece[1].global);
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_proof_move_check_jumps(const fy_proof_spec *spec, const fy_proof_move *move,
+                                       const fy_proof_shard *from, const fy_proof_shard *to,
+                                       ferry_error *error)
+{
+    size_t       src_dims = spec->tensors[move->source].entry->n_dims;
+    size_t       dst_dims = spec->tensors[move->tensor].entry->n_dims;
+    ferry_status status   = check_jumps(spec, move, "source", from, src_dims, move->src, error);
+    return status == FERRY_OK
+               ? check_jumps(spec, move, "destination", to, dst_dims, move->dst, error)
+               : status;
+}
+
+/*
+ * In memory a box is a set of runs of equal length. From the last dimension on, a dimension that
+ * the box fills joins its runs into one; the first that it does not fill ends that. Runs begin at
+ * the box's first element plus multiples of the strides of the dimensions before.
+ */
+static bool is_on_bytes(const fy_proof_shard *shard, const uint64_t *begin, const uint64_t *length,
+                        uint64_t bits)
+{
+    uint64_t first      = fy_proof_shard_number(shard, begin) - shard->flat_begin;
+    uint64_t run        = 1;
+    uint64_t stride     = 1;
+    bool     is_one_run = true;
+    if (first * bits % 8 != 0) {
+        return false;
+    }
+    for (size_t d = FY_PROOF_DIMS; d-- > 0;) {
+        if (is_one_run) {
+            run *= length[d];
+        } else if (length[d] > 1 && stride * bits % 8 != 0) {
+            return false;
+        }
+        is_one_run = is_one_run && length[d] == shard->shape[d];
+        stride *= shard->shape[d];
+    }
+    return run * bits % 8 == 0;
+}
+
+ferry_status fy_proof_move_check_bytes(const fy_proof_spec *spec, const fy_proof_move *move,
+                                       const fy_proof_shard *from, const fy_proof_shard *to,
+                                       ferry_error *error)
+{
+    uint64_t bits     = spec->tensors[move->tensor].entry->dtype.element_bits;
+    uint64_t elements = 1;
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        elements *= move->length[d]; /* inside a shard, whose bits are below 2^62 */
+    }
+    if (elements * bits % 8 != 0 || elements * bits / 8 != move->bytes) {
+        return fy_proof_move_fail(spec, move, error,
+                                  "has %llu elements of %llu bits, but states %llu bytes",
+                                  (unsigned long long)elements, (unsigned long long)bits,
+                                  (unsigned long long)move->bytes);
+    }
+    if (!is_on_bytes(from, move->src, move->length, bits) ||
+        !is_on_bytes(to, move->dst, move->length, bits)) {
+        return fy_proof_move_fail(spec, move, error,
+                                  "its boxes do not start and end on bytes, with elements of %llu "
+                                  "bits",
+                                  (unsigned long long)bits);
+    }
+    return FERRY_OK;
+}
