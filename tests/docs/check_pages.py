@@ -182,7 +182,7 @@ class Help:
         """{option: Option}; a capital word behind an option is its value, `[=WORD]` a possible one."""
         if subcommand not in self._options:
             text = self._ask(subcommand, "--help")
-            lines = re.findall(r"^  (--[a-z-]+)(?: ([A-Z]+)|(\[=[A-Z]+\]))?(?= |$)", text,
+            lines = re.findall(r"^  (?:-\w, )?(--[a-z-]+)(?: ([A-Z]+)|(\[=[A-Z]+\]))?(?= |$)", text,
                                re.MULTILINE)
             self._options[subcommand] = {name: Option(bool(value), bool(value or possible))
                                          for name, value, possible in lines}

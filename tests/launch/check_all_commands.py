@@ -6,9 +6,7 @@
 Prints the name of every failing case with its reason and exits 1.
 """
 
-import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -79,7 +77,8 @@ def case_short_options():
             (["bench", "copy", "-cx"], "unknown option -x;"),
             (["bench", "copy", "-xc"], "unknown option -x;"),
             (["bench", "copy", "-c4"], "unknown option -4;"),
-            (["bench", "copy", "-n", "4"], "unknown option -n;"),
+            (["bench", "copy", "-n", "4"], "--iterations does not go with copy"),
+            (["bench", "copy", "-n"], "-n needs a value;"),
             (["bench", "copy", "--check=1"], "--check=1: the option takes no value;"),
             (["launch", "-n"], "-n needs a value;"), (["launch", "--tag", "-n"], "-n needs a value;"),
             (["launch", "-n", "--", "true"], number + '"--";'),
@@ -94,6 +93,14 @@ def case_short_options():
         assert (status, out) == (2, ""), (words, status, out)
         assert error.count("\n") == 1 and wanted in error + ";", (words, error)
         assert error.startswith("ferry %s: " % words[0]), (words, error)
+
+
+def case_help_of_short_options():
+    for command, rows in {"bench": ("-b, --min-bytes SIZE", "-n, --iterations N", "-c, --check"),
+                          "launch": ("-n N",), "verify": ("-q, --quiet", "-v, --verbose")}.items():
+        lines = ask(command, "--help")[1].splitlines()
+        for row in rows:
+            assert any(line.startswith("  " + row) for line in lines), (command, row)
 
 
 def row_of(option, text):
@@ -119,15 +126,5 @@ def case_options_that_commands_share():
         assert len(sentences) == 1 and value in sentences.pop(), (option, value)
 
 
-def main():
-    global FERRY
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ferry", required=True)
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
-    FERRY = os.path.realpath(arguments.ferry)
-    return cases.run(cases.chosen(globals(), arguments.only))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cases.main(globals()))

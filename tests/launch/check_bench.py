@@ -7,7 +7,6 @@ No figure is asserted but that it is there and above zero. Prints the name of ev
 with its reason and exits 1.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -198,16 +197,5 @@ def case_rank_is_killed():
             time.sleep(0.01)
 
 
-def main():
-    global FERRY
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ferry", required=True)
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
-    FERRY = os.path.realpath(arguments.ferry)
-    chosen = cases.chosen(globals(), arguments.only)
-    return cases.run(chosen)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cases.main(globals()))

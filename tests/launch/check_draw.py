@@ -151,7 +151,7 @@ def case_nearly_right():
 
 
 def options_of(command):
-    return set(re.findall(r"^  (--[a-z-]+)", good(command, "--help"), re.MULTILINE))
+    return set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", good(command, "--help"), re.MULTILINE))
 
 
 def case_completion():

@@ -8,7 +8,6 @@ No time is asserted but that it is there. Prints the name of every failing case 
 exits 1.
 """
 
-import argparse
 import collections
 import json
 import os
@@ -23,6 +22,7 @@ from check_bench import ask, good, ranks_of, start
 
 QUICK = ("--seconds", "0.001", "--sizes", "8K:16K")
 THREADS = ("--transport", "inproc")
+FERRY = ""
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-reduce-all-gather",
        "reduce-scatter-all-reduce")
 MODES = ("fused-waits-multicast", "fused-waits-unicast", "fused-bytes1-multicast",
@@ -85,15 +85,30 @@ def near(a, b):
     return abs(a - b) <= 0.01 * abs(b) + 1e-5
 
 
-def check_figures(line, shape, dtype):
+def bus_factor(op, shape):
+    """Of what all-reduce, all-gather and reduce-scatter have to move, nccl-tests' page tells; the
+    fused ones sum a piece, and gather or scatter dp of them."""
     tp, dp = shape.local_tp * shape.inter_tp, shape.local_dp * shape.inter_dp
-    assert line["calls"] > 0 and line["median_us"] >= line["least_us"] > 0, line
-    assert line["p99_us"] >= line["median_us"], line
+    return {"all-reduce": 2 * (tp - 1) / tp, "all-gather": (dp - 1) / dp,
+            "reduce-scatter": (dp - 1) / dp}.get(op, (tp * dp + tp - 2) / (tp * dp))
+
+
+def check_figures(line, shape, dtype):
+    dp = shape.local_dp * shape.inter_dp
     assert line["bytes"] == line["count"] * ELEMENT[dtype], line
-    assert near(line["gbytes_per_s"], line["bytes"] * dp / line["median_us"] / 1e3), line
-    factor = {"all-reduce": 2 * (tp - 1) / tp, "all-gather": (dp - 1) / dp,
-              "reduce-scatter": (dp - 1) / dp}.get(line["op"], (tp * dp + tp - 2) / (tp * dp))
-    assert near(line["bus_gbytes_per_s"], factor * line["gbytes_per_s"]), (line, factor)
+    for form in (line, line["in_place"]):
+        assert form["calls"] > 0, line
+        assert 0 < form["least_us"] <= form["median_us"] <= form["p99_us"] <= form["most_us"], line
+        assert near(form["gbytes_per_s"], line["bytes"] * dp / form["median_us"] / 1e3), line
+        factor = bus_factor(line["op"], shape)
+        assert near(form["bus_gbytes_per_s"], factor * form["gbytes_per_s"]), (line, factor)
+
+
+def check_average(about):
+    rates = [form["bus_gbytes_per_s"] for line in about["results"]
+             for form in (line, line["in_place"])]
+    mean = sum(rates) / len(rates)
+    assert abs(about["average_bus_gbytes_per_s"] - mean) < 2e-6, (about, mean)
 
 
 def check_right(about, shape, modes=None, sizes=(8192, 16384), dtype="bf16"):
@@ -105,7 +120,10 @@ def check_right(about, shape, modes=None, sizes=(8192, 16384), dtype="bf16"):
     assert found == wanted, (found, wanted)
     for line in about["results"]:
         check_figures(line, shape, dtype)
-        assert (line["wrong"], line["differing_ranks"]) == (0, 0), line
+        for form in (line, line["in_place"]):
+            assert (form["wrong"], form["differing_ranks"]) == (0, 0), line
+    assert about["wrong"] == 0, about
+    check_average(about)
 
 
 def case_threads_are_right():
@@ -195,26 +213,98 @@ def case_alone_nothing_moves():
         assert (line["between_bytes"], line["waits"], line["wrong"]) == (0, 0, 0), line
 
 
+def case_sizes():
+    for words, wanted, step in (
+            ("-b 24K -e 96K", [24, 48, 96], (None, 2)),
+            ("-b 8K -e 100K -f 3", [8, 24, 72], (None, 3)),
+            ("-b 8K -e 20K -i 4K", [8, 12, 16, 20], (4096, None)),
+            ("-b 8K -e 15K -i 4K", [8, 12], (4096, None)),
+            ("--min-bytes 8K --max-bytes 32K --step-factor 4", [8, 32], (None, 4)),
+            ("--max-bytes 16K", [8, 16], (None, 2)),
+            ("--sizes 8K:40K --step-bytes 16K", [8, 24, 40], (16384, None))):
+        about = bench("--mode", "base-one", *THREADS, "-w", "0", "-n", "1", *words.split())
+        assert [line["bytes"] for line in about["results"]] == [1024 * n for n in wanted], words
+        assert about["min_bytes"] == 1024 * wanted[0] <= about["max_bytes"], about
+        assert (about["step_bytes"], about["step_factor"]) == step, about
+
+
+def case_iterations():
+    about = bench("-w", "3", "-n", "7", *THREADS, "--sizes", "8K:16K")
+    assert (about["warmup"], about["iterations"]) == (3, 7), about
+    for line in about["results"]:
+        assert line["calls"] == line["in_place"]["calls"] == 7, line
+        assert line["wrong"] is line["in_place"]["wrong"] is about["wrong"] is None, line
+    about = bench(*THREADS, *QUICK)
+    assert (about["warmup"], about["iterations"]) == (4, None), about
+    check_average(about)
+
+
+FIGURES = ["time", "min", "max", "algbw", "busbw", "#wrong"]
+
+
+def table(out):
+    """The header's lines, {operation: rows} and the lines of the end."""
+    lines = out.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("# ") and "size" in line
+                 and "algbw" in line) - 3
+    head, ops, op = lines[:first], {}, None
+    last = max(i for i, line in enumerate(lines) if not line.startswith("#"))
+    for i, line in enumerate(lines[first:last + 1], first):
+        if line == "#":
+            op = ops.setdefault(lines[i + 1][2:], [])
+            assert lines[i + 2].split() == ["#", "out-of-place", "in-place"], lines[i + 2]
+        elif not line.startswith("#"):
+            op.append(line.split())
+    return head, ops, lines[last + 1:]
+
+
+def check_row(row, op, shape):
+    """Columns of one line, against each other as far as they are rounded."""
+    size = int(row[0]) * shape.local_dp * shape.inter_dp
+    busses = []
+    for form in (row[3:9], row[9:15]):
+        time, least, most, rate, bus = map(float, form[:5])
+        assert least <= time <= most, row
+        assert abs(rate - size / time / 1e3) <= 6e-4 + rate * 0.006 / time, (row, op)
+        assert abs(bus - rate * bus_factor(op, shape)) <= 2e-3, (row, op)
+        busses.append(bus)
+    return busses
+
+
 def case_table():
     shape = SHAPES[5]
     out = good("bench", "mixed", *shape.words.split(), "-c", *THREADS, *QUICK)
-    rows = [line.split() for line in out.splitlines() if line.split()[1:2] == ["KiB"]]
-    wanted = [[str(size), "KiB", str(size * 512), op, mode] for op in offered_ops(shape)
-              for size in (8, 16) for mode in offered_modes(shape)]
-    assert [row[:5] for row in rows] == wanted, out
-    for row in rows:
-        assert len(row) == 9 and row[-1] == "0", row
-        assert all(float(figure) >= 0 for figure in row[5:8]), row
-    plain = good("bench", "mixed", *THREADS, *QUICK)
-    assert all(line.split()[-1] == "-" for line in plain.splitlines() if " KiB " in line), plain
+    head, ops, end = table(out)
+    said = " ".join(head)
+    for text in ("# ferry ", "bench mixed", "4 ranks of one node, tp 2 x dp 2", "bf16",
+                 "inside nodes inproc", "8 KiB to 16 KiB", "4 calls to warm up", "results checked"):
+        assert text in said, (text, head)
+    names = [line.split()[1:] for line in out.splitlines() if "algbw" in line]
+    assert names == [["size", "count", "mode", *FIGURES, *FIGURES]] * len(ops), names
+    assert list(ops) == offered_ops(shape), out
+    busses = []
+    for op, rows in ops.items():
+        wanted = [[str(size), str(size // 2), mode] for size in (8192, 16384)
+                  for mode in offered_modes(shape)]
+        assert [row[:3] for row in rows] == wanted, out
+        for row in rows:
+            assert len(row) == 15 and (row[8], row[14]) == ("0", "0"), row
+            busses += check_row(row, op, shape)
+    assert end[:2] == ["#", "# Wrong elements    : 0 OK"] and len(end) == 3, end
+    mean = re.fullmatch(r"# Avg bus bandwidth : ([0-9.]+) GB/s", end[2]).group(1)
+    assert abs(float(mean) - sum(busses) / len(busses)) <= 1.1e-3, (mean, busses)
+    plain = table(good("bench", "mixed", *THREADS, *QUICK))
+    assert all((row[8], row[14]) == ("N/A", "N/A") for row in plain[1]["all-reduce"]), plain
+    assert "results not checked" in plain[0][-1] and plain[2][1].endswith(": N/A"), plain
 
 
 def case_table_of_counts():
     out = good("bench", "mixed", "--counts", *THREADS, *QUICK)
-    head = next(line for line in out.splitlines() if "algbw" in line).split()
-    assert head == ["size", "count", "op", "mode", "time", "algbw", "busbw", "written", "read",
-                    "between", "waits", "wrong"], head
-    assert all(len(line.split()) == len(head) + 1 for line in out.splitlines() if " KiB " in line)
+    head = next(line for line in out.splitlines() if "algbw" in line).split()[1:]
+    assert head == ["size", "count", "mode", *FIGURES, *FIGURES, "written", "read", "between",
+                    "waits"], head
+    rows = table(out)[1]["all-reduce"]
+    assert rows and all(len(row) == len(head) for row in rows), rows
 
 
 def case_joined():
@@ -235,9 +325,12 @@ def case_wrong_usage():
         "--dtype f64", "--dtype", "--op fast", "--mode fast", "--ranks 0", "--ranks x",
         "--nodes 0", "--ranks 3 --nodes 2", "--local-tp 0", "--local-tp -1", "--grid 0",
         "--local-tp 65536 --local-dp 65536", "--sizes 1:8", "--sizes 8", "--seconds 0", "--threads 2",
-        "--join --ranks 2", "mixed", "--no-such", "--max-bytes 1M")]
+        "--join --ranks 2", "mixed", "--no-such", "-b 1T", "-b 2M -e 1M", "-b 128M", "-f 1",
+        "-i 0", "-f 2 -i 8K", "-b 8K --sizes 8K:16K", "-n 0", "-n 1000001", "-w -1", "-w x", "-b 1",
+        "--iterations 1.5")]
     rows += [("bench", "transport", "--check"), ("bench", "copy", "--op", "all-gather"),
-             ("bench", "pack", "-c")]
+             ("bench", "pack", "-c"), ("bench", "pack", "-n", "3"),
+             ("bench", "transport", "--warmup", "2")]
     rows += [("tune", *words.split()) for words in (
         "more", "--op all-reduce", "--check", "--ranks 3 --nodes 2", "--show", "--out",
         "--max-bytes 1T", "--show x --ranks 2", "--show x --out y", "--join --ranks 2",
@@ -264,7 +357,7 @@ def case_rank_is_killed():
     for victim in (0, 2):
         process = start("bench", "mixed", "--ranks", "3", "--seconds", "60")
         line = process.stdout.readline()  # the world is there, and the long part begins
-        assert line.startswith("ferry"), line
+        assert line.startswith("# ferry"), line
         os.kill(ranks_of(process.pid)[victim], signal.SIGKILL)
         _, err = process.communicate(timeout=check_bench.LIMIT_S)
         assert process.returncode in (1, 128 + 9), process.returncode
@@ -403,14 +496,9 @@ def case_show_refuses():
     assert (status, err.count("\n")) == (1, 1) and path in err, err
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ferry", required=True)
-    parser.add_argument("--only", default="")
-    arguments = parser.parse_args()
-    check_bench.FERRY = os.path.realpath(arguments.ferry)
-    return cases.run(cases.chosen(globals(), arguments.only))
+def begin(arguments):
+    check_bench.FERRY = FERRY
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cases.main(globals(), begin=begin))

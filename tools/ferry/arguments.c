@@ -29,17 +29,24 @@ bool parse_bytes(const char *text, uint64_t *bytes_out)
     return *bytes_out >> shift == value;
 }
 
-int parse_count(const char *name, const char *option, const char *text, uint32_t most,
-                uint32_t *value_out)
+int parse_within(const char *name, const char *option, const char *text, uint32_t least,
+                 uint32_t most, uint32_t *value_out)
 {
     char *end;
     errno                    = 0;
     unsigned long long value = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value == 0 || value > most) {
-        return fail_usage(name, "%s takes a number from 1 to %u, not \"%s\"", option, most, text);
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < least || value > most) {
+        return fail_usage(name, "%s takes a number from %u to %u, not \"%s\"", option, least, most,
+                          text);
     }
     *value_out = (uint32_t)value;
     return EXIT_DONE;
+}
+
+int parse_count(const char *name, const char *option, const char *text, uint32_t most,
+                uint32_t *value_out)
+{
+    return parse_within(name, option, text, 1, most, value_out);
 }
 
 int parse_size(const char *name, const char *option, const char *text, uint64_t *bytes_out)

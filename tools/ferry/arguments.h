@@ -15,6 +15,10 @@
  * EXIT_DONE, or EXIT_USAGE after a sentence on stderr, which begins with that name.
  */
 
+/* A number from least to most. */
+int parse_within(const char *name, const char *option, const char *text, uint32_t least,
+                 uint32_t most, uint32_t *value_out);
+
 /* A number from 1 to most. */
 int parse_count(const char *name, const char *option, const char *text, uint32_t most,
                 uint32_t *value_out);
@@ -61,11 +65,12 @@ enum {
 /* Of what: "destination tensors". */
 #define PATTERN_ROWS(of_what)                                                                     \
     OPTION("include", "PATTERN", SHARED_OPT_INCLUDE,                                              \
-           "only " of_what " whose names fit (* any text, ? one byte); again: more of them"),     \
+           "only " of_what " whose names fit PATTERN (* is any text, ? one byte); may be given "   \
+           "again, for more"),                                                                    \
     OPTION("exclude", "PATTERN", SHARED_OPT_EXCLUDE,                                              \
-           "not those whose names fit, of the included ones or of all; again: more of them"),     \
+           "leave out those whose names fit PATTERN; may be given again, for more"),              \
     OPTION("subset", "LIST", SHARED_OPT_SUBSET,                                                   \
-           "the same in one word: patterns with commas between them, !PATTERN leaves out")
+           "the same as one list: patterns with commas between them; !PATTERN leaves out")
 /* The end of the text says what is special to the command. */
 #define SLOT_BYTES_ROW(more)                                                                      \
     OPTION("slot-bytes", "SIZE", SHARED_OPT_SLOT_BYTES,                                           \
@@ -73,11 +78,11 @@ enum {
            "for KiB, MiB or GiB; default 16M" more)
 #define NO_RELAYS_ROW                                                                             \
     OPTION("no-relays", NULL, SHARED_OPT_NO_RELAYS,                                               \
-           "nothing is passed on: every byte comes from its move's own sender")
+           "receivers pass nothing on: every byte comes from a rank that had it at the start")
 #define TRANSPORT_ROW(more)                                                                       \
     OPTION_WORDS("shm ucx inproc", "transport", "ENGINE", SHARED_OPT_TRANSPORT,                   \
-                 "the engine, such as shm or ucx, with wrappers such as strict:shm; the default " \
-                 "is the best for each pair" more)
+                 "what carries bytes between ranks: shm (shared memory) or ucx (networks), also " \
+                 "with wrappers for tests, such as strict:shm; default the best for each pair" more)
 #define INPROC_TEXT ". With inproc the ranks are threads of one process"
 #define JOIN_ROW                                                                                  \
     OPTION("join", NULL, SHARED_OPT_JOIN,                                                         \

@@ -36,6 +36,7 @@ typedef struct bench_times {
     double median;
     double p99; /* all but one in a hundred are shorter */
     double least;
+    double most;
 } bench_times;
 
 bench_times bench_sort_times(double *seconds, size_t n);

@@ -15,13 +15,18 @@
 
 static const double PROBE_SECONDS = 0.3;
 
+static uint64_t next_size(const mixed_request *r, uint64_t bytes)
+{
+    return r->step_bytes != 0 ? bytes + r->step_bytes : bytes * r->step_factor;
+}
+
 static ferry_status run_lines(mixed_bench *b, ferry_error *error)
 {
     const mixed_request *r       = b->request;
     uint32_t             element = mixed_element_bytes(b->rank.info.dtype);
     ferry_status         status  = FERRY_OK;
     for (size_t op = 0; op < b->n_ops; op++) {
-        for (uint64_t bytes = r->least; bytes <= r->most; bytes *= 2) {
+        for (uint64_t bytes = r->least; bytes <= r->most; bytes = next_size(r, bytes)) {
             for (size_t mode = 0; mode < b->n_modes && status == FERRY_OK; mode++) {
                 mixed_line line = {.op    = b->ops[op],
                                    .mode  = b->modes[mode],
@@ -105,13 +110,14 @@ static ferry_status check_room(mixed_bench *b, ferry_error *error)
     if (status == FERRY_OK) {
         status = ferry_world_barrier(b->rank.world, error);
     }
-    uint64_t needed = n * (b->in_bytes + b->out_bytes);
+    uint64_t needed = n * (b->in_bytes + b->out_bytes + b->place_bytes);
     if (status == FERRY_OK && needed > machine.room_bytes) {
         char text[2][32];
         status = mixed_fail(error, FERRY_ERR_NO_MEMORY,
-                            "%llu ranks need %s for tensors on this machine, which has %s free; "
-                            "say --sizes with less",
-                            (unsigned long long)n, format_bytes((double)needed, text[0]),
+                            "%llu rank%s need%s %s for tensors on this machine, which has %s free; "
+                            "ask for less with --sizes or --max-bytes",
+                            (unsigned long long)n, plural(n), n == 1 ? "s" : "",
+                            format_bytes((double)needed, text[0]),
                             format_bytes((double)machine.room_bytes, text[1]));
     }
     return status;
@@ -138,7 +144,10 @@ static ferry_status allocate(mixed_bench *b, ferry_error *error)
         b->in_bytes  = in > b->in_bytes ? in : b->in_bytes;
         b->out_bytes = out > b->out_bytes ? out : b->out_bytes;
     }
-    b->samples = calloc(MIXED_MOST_SAMPLES, sizeof *b->samples);
+    uint32_t n      = b->request->n_iterations;
+    b->place_bytes  = b->in_bytes > b->out_bytes ? b->in_bytes : b->out_bytes;
+    b->most_samples = n > MIXED_MOST_SAMPLES ? n : MIXED_MOST_SAMPLES;
+    b->samples      = calloc(b->most_samples, sizeof *b->samples);
     ferry_status status =
         b->samples == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory") : FERRY_OK;
     if (status == FERRY_OK) {
@@ -147,16 +156,18 @@ static ferry_status allocate(mixed_bench *b, ferry_error *error)
     if (status == FERRY_OK) {
         status = map(b->in_bytes, &b->in, error);
     }
-    return status == FERRY_OK ? map(b->out_bytes, &b->out, error) : status;
+    if (status == FERRY_OK) {
+        status = map(b->out_bytes, &b->out, error);
+    }
+    return status == FERRY_OK ? map(b->place_bytes, &b->place, error) : status;
 }
 
-/* Zeros are sums of nothing: without a check the inputs stay what they are here. */
-static void fill_once(mixed_bench *b)
+static void fill(mixed_bench *b, void *memory, uint64_t bytes)
 {
     uint32_t   element = mixed_element_bytes(b->rank.info.dtype);
-    mixed_line line    = {.op = FERRY_MIXED_ALL_REDUCE, .count = b->in_bytes / element};
+    mixed_line line    = {.op = FERRY_MIXED_ALL_REDUCE, .count = bytes / element};
     mixed_case c       = mixed_case_of(b, &line, MIXED_INTEGERS);
-    mixed_fill(&c, b->in);
+    mixed_fill(&c, memory);
 }
 
 static ferry_status open_bench(mixed_bench *b, ferry_world *world, ferry_error *error)
@@ -171,7 +182,10 @@ static ferry_status open_bench(mixed_bench *b, ferry_world *world, ferry_error *
         status = allocate(b, error);
     }
     if (status == FERRY_OK) {
-        fill_once(b);
+        /* Zeros are sums of nothing. Without a check nothing is filled again: the inputs stay what
+         * they are here, and in place the sums of sums grow. */
+        fill(b, b->in, b->in_bytes);
+        fill(b, b->place, b->place_bytes);
     }
     if (status == FERRY_OK && b->rank.rank == 0) {
         status = ferry_machine_probe(PROBE_SECONDS, &b->report.machine, error);
@@ -186,6 +200,9 @@ static void free_memory(mixed_bench *b)
     }
     if (b->out != NULL) {
         munmap(b->out, b->out_bytes);
+    }
+    if (b->place != NULL) {
+        munmap(b->place, b->place_bytes);
     }
     free(b->samples);
 }

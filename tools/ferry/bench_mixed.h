@@ -34,8 +34,12 @@ typedef struct mixed_request {
     bool        counts;
     bool        autotune;
     const char *tune_file;
-    uint64_t    least, most; /* bytes of the local piece */
-    double      seconds;     /* of each line */
+    uint64_t    least, most;  /* bytes of the local piece; 0: not said */
+    uint64_t    step_bytes;   /* from one size to the next; 0: by the factor */
+    uint32_t    step_factor;  /* 0: not said */
+    uint32_t    n_warmup;     /* calls before those that are timed */
+    uint32_t    n_iterations; /* that are timed; 0: as many as fit into the seconds */
+    double      seconds;      /* of each line */
 
     /* Of ferry tune: */
     uint64_t    max_bytes; /* 0: the library's own limit */
@@ -66,8 +70,16 @@ enum {
     MIXED_OPT_CHECK,
     MIXED_OPT_COUNTS,
     MIXED_OPT_AUTOTUNE,
-    MIXED_OPT_TUNE_FILE
+    MIXED_OPT_TUNE_FILE,
+    MIXED_OPT_MIN_BYTES,
+    MIXED_OPT_MAX_BYTES,
+    MIXED_OPT_STEP_BYTES,
+    MIXED_OPT_STEP_FACTOR,
+    MIXED_OPT_WARMUP,
+    MIXED_OPT_ITERATIONS
 };
+
+enum { MIXED_WARMUP = 4 }; /* where nothing is said */
 
 /* EXIT_DONE, or EXIT_USAGE after a sentence on stderr. */
 int mixed_apply_option(int option, mixed_request *r);
@@ -111,8 +123,8 @@ int mixed_close(mixed_rank *rank, ferry_status status, const ferry_error *error)
 ferry_status mixed_fail(ferry_error *error, ferry_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Lines about ranks, type and engines; and the same as members of a JSON object. */
-void mixed_print_handle(const ferry_mixed_comm_info *info);
+/* Lines about ranks, type and engines, each after `before`; and as members of a JSON object. */
+void mixed_print_handle(const ferry_mixed_comm_info *info, const char *before);
 void mixed_print_handle_json(const ferry_mixed_comm_info *info);
 
 /* Writes the type's name to text, which it returns. */
@@ -125,24 +137,36 @@ typedef struct mixed_work {
     uint64_t written, read, between, waits;
 } mixed_work;
 
+/* Where the output lies: in memory of its own, or in that of the input. */
+typedef enum mixed_form { MIXED_OUT_OF_PLACE = 0, MIXED_IN_PLACE = 1 } mixed_form;
+enum { MIXED_N_FORMS = 2 };
+
+/* What was found of one form. */
+typedef struct mixed_figures {
+    uint64_t n_calls;        /* that were timed */
+    double   seconds;        /* of a call: the median of the rank where it is longest */
+    double   slow;           /* what 99 of 100 are below, on that rank */
+    double   least, most;    /* the shortest and the longest call of any rank */
+    double   rate, bus_rate; /* bytes a second */
+    uint64_t n_wrong;        /* elements of all ranks */
+    uint32_t n_differ;       /* ranks whose bits are not those of others that have the same */
+} mixed_figures;
+
 typedef struct mixed_line {
-    uint32_t   op, mode;
-    uint64_t   bytes, count;   /* of the local piece */
-    uint64_t   n_calls;        /* that were timed */
-    double     seconds;        /* of a call: the median of the rank where it is longest */
-    double     least, slow;    /* the shortest, and what 99 of 100 are below, likewise */
-    double     rate, bus_rate; /* bytes a second */
-    uint64_t   n_wrong;        /* elements of all ranks */
-    uint32_t   n_differ;       /* ranks whose bits are not those of others that have the same */
-    mixed_work work;
+    uint32_t      op, mode;
+    uint64_t      bytes, count; /* of the local piece */
+    mixed_figures forms[MIXED_N_FORMS];
+    mixed_work    work; /* out of place */
 } mixed_line;
 
 typedef struct mixed_report {
     const mixed_request *request;
     const mixed_rank    *rank;
     ferry_machine        machine;
-    bool                 any; /* a line was printed */
-    uint32_t             op;  /* of the last */
+    uint32_t             op;      /* of the last line */
+    uint64_t             n_rates; /* that were printed, of both forms */
+    double               bus_sum; /* of their rates on the bus */
+    uint64_t             n_wrong; /* in all lines */
 } mixed_report;
 
 /* On stdout, line by line. */

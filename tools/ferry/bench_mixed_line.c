@@ -3,12 +3,13 @@
 
 #include "bench.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const double WINDOW_SECONDS = 2e-5;
 
-enum { FIRST_CALLS = 4, LEAST_SAMPLES = 5, MOST_WINDOW = 16, COLUMNS = 64 };
+enum { PACE_CALLS = 2, LEAST_SAMPLES = 5, MOST_WINDOW = 16, COLUMNS = 64 };
 
 /* What a rank has found wrong in a line. */
 typedef struct finding {
@@ -17,7 +18,7 @@ typedef struct finding {
     uint64_t      digest;  /* of a result that other ranks must have as well */
 } finding;
 
-/* What ranks tell each other of a line. */
+/* What ranks tell each other of one form of a line. */
 typedef struct share {
     bench_times        times;
     finding            found;
@@ -61,29 +62,52 @@ static ferry_mixed_tensor tensor_of(void *base, uint64_t count, uint64_t columns
     return tensor;
 }
 
-static ferry_status call(mixed_bench *b, const mixed_line *line, ferry_error *error)
+/* Where input and output begin: in place the smaller one is this rank's chunk of the larger. */
+typedef struct places {
+    void *in, *out;
+} places;
+
+static places places_of(const mixed_bench *b, const mixed_case *c, mixed_form form)
+{
+    uint64_t in = mixed_in_count(c), out = mixed_out_count(c), least = in < out ? in : out;
+    if (form == MIXED_OUT_OF_PLACE) {
+        return (places){b->in, b->out};
+    }
+    char *chunk = (char *)b->place +
+                  mixed_dp_rank(c, c->rank) * least * (uint64_t)mixed_element_bytes(c->dtype);
+    return (places){in < out ? chunk : b->place, out < in ? chunk : b->place};
+}
+
+static ferry_status call(mixed_bench *b, const mixed_line *line, mixed_form form,
+                         ferry_error *error)
 {
     mixed_case         c       = mixed_case_of(b, line, MIXED_INTEGERS);
+    places             at      = places_of(b, &c, form);
     uint64_t           columns = line->count % COLUMNS == 0 ? COLUMNS : 1;
     uint32_t           element = mixed_element_bytes(c.dtype);
-    ferry_mixed_tensor in      = tensor_of(b->in, mixed_in_count(&c), columns, element);
-    ferry_mixed_tensor out     = tensor_of(b->out, mixed_out_count(&c), columns, element);
+    ferry_mixed_tensor in      = tensor_of(at.in, mixed_in_count(&c), columns, element);
+    ferry_mixed_tensor out     = tensor_of(at.out, mixed_out_count(&c), columns, element);
     return ferry_mixed_comm_run(b->rank.comm, line->op, &in, &out, line->mode, NULL, error);
 }
 
 /* ---- checking ---- */
 
-static void begin_pass(mixed_bench *b, const mixed_line *line, mixed_pattern pattern)
+/* The output first: in place the input is in it, or it in the input. */
+static void begin_pass(mixed_bench *b, const mixed_line *line, mixed_form form,
+                       mixed_pattern pattern)
 {
-    mixed_case c = mixed_case_of(b, line, pattern);
-    mixed_fill(&c, b->in);
-    mixed_poison(&c, b->out);
+    mixed_case c  = mixed_case_of(b, line, pattern);
+    places     at = places_of(b, &c, form);
+    mixed_poison(&c, at.out);
+    mixed_fill(&c, at.in);
 }
 
-static void end_pass(mixed_bench *b, const mixed_line *line, mixed_pattern pattern, finding *found)
+static void end_pass(mixed_bench *b, const mixed_line *line, mixed_form form, mixed_pattern pattern,
+                     finding *found)
 {
-    mixed_case    c = mixed_case_of(b, line, pattern);
-    mixed_verdict v = mixed_check(&c, b->out);
+    mixed_case    c   = mixed_case_of(b, line, pattern);
+    const void   *out = places_of(b, &c, form).out;
+    mixed_verdict v   = mixed_check(&c, out);
     if (found->verdict.n_wrong == 0 && v.n_wrong > 0) {
         found->verdict = v;
         found->pattern = pattern;
@@ -91,44 +115,52 @@ static void end_pass(mixed_bench *b, const mixed_line *line, mixed_pattern patte
         found->verdict.n_wrong += v.n_wrong;
     }
     if (pattern != MIXED_INTEGERS) {
-        found->digest = mixed_digest(&c, b->out);
+        found->digest = mixed_digest(&c, out);
     }
 }
 
-static ferry_status check_pass(mixed_bench *b, const mixed_line *line, mixed_pattern pattern,
-                               finding *found, ferry_error *error)
+static ferry_status check_pass(mixed_bench *b, const mixed_line *line, mixed_form form,
+                               mixed_pattern pattern, finding *found, ferry_error *error)
 {
-    begin_pass(b, line, pattern);
-    ferry_status status = call(b, line, error);
+    begin_pass(b, line, form, pattern);
+    ferry_status status = call(b, line, form, error);
     if (status == FERRY_OK) {
-        end_pass(b, line, pattern, found);
+        end_pass(b, line, form, pattern, found);
     }
     return status;
 }
 
-static void describe_wrong(mixed_bench *b, const mixed_line *line, uint32_t rank,
-                           const finding *found)
+/* "all-reduce in place, mode base-one, pieces of 8 KiB" */
+static const char *line_text(const mixed_line *line, mixed_form form, char text[160])
 {
-    char text[32];
-    mixed_fail(&b->first_wrong, FERRY_ERR_DIGEST,
-               found->pattern == MIXED_BITS
-                   ? "the first in %s, mode %s, pieces of %s: element %llu of rank %u has the bits "
-                     "%.0f and should have %.0f"
-                   : "the first in %s, mode %s, pieces of %s: element %llu of rank %u is %.9g and "
-                     "should be %.9g",
-               ferry_mixed_op_name(line->op), ferry_mixed_mode_name(line->mode),
-               bench_size_text(line->bytes, text), (unsigned long long)found->verdict.first, rank,
-               found->verdict.got, found->verdict.want);
+    char size[32];
+    snprintf(text, 160, "%s%s, mode %s, pieces of %s", ferry_mixed_op_name(line->op),
+             form == MIXED_IN_PLACE ? " in place" : "", ferry_mixed_mode_name(line->mode),
+             bench_size_text(line->bytes, size));
+    return text;
 }
 
-static void describe_differing(mixed_bench *b, const mixed_line *line, uint32_t rank)
+static void describe_wrong(mixed_bench *b, const mixed_line *line, mixed_form form, uint32_t rank,
+                           const finding *found)
 {
-    char       text[32];
+    char text[160];
+    mixed_fail(
+        &b->first_wrong, FERRY_ERR_DIGEST,
+        found->pattern == MIXED_BITS
+            ? "the first in %s: element %llu of rank %u has the bits %.0f and should have %.0f"
+            : "the first in %s: element %llu of rank %u is %.9g and should be %.9g",
+        line_text(line, form, text), (unsigned long long)found->verdict.first, rank,
+        found->verdict.got, found->verdict.want);
+}
+
+static void describe_differing(mixed_bench *b, const mixed_line *line, mixed_form form,
+                               uint32_t rank)
+{
+    char       text[160];
     mixed_case c = mixed_case_of(b, line, MIXED_RANDOM);
     mixed_fail(&b->first_wrong, FERRY_ERR_DIGEST,
-               "the first in %s, mode %s, pieces of %s: rank %u has other bits than rank %u",
-               ferry_mixed_op_name(line->op), ferry_mixed_mode_name(line->mode),
-               bench_size_text(line->bytes, text), rank, mixed_first_replica(&c, rank));
+               "the first in %s: rank %u has other bits than rank %u", line_text(line, form, text),
+               rank, mixed_first_replica(&c, rank));
 }
 
 /* ---- timing ---- */
@@ -138,45 +170,66 @@ typedef struct pace {
     uint64_t window; /* calls of each sample */
 } pace;
 
-/* As many as fit into the time, by what a few calls took on rank 0, which decides for all. */
-static ferry_status agree_on_pace(mixed_bench *b, const mixed_line *line, pace *pace_out,
-                                  ferry_error *error)
+static pace pace_of(const mixed_bench *b, double each)
 {
-    double       begin  = 0;
-    pace         own    = {0};
-    const void  *said   = NULL;
-    size_t       n_said = 0;
-    ferry_status status = FERRY_OK;
-    for (int i = 0; i < FIRST_CALLS && status == FERRY_OK; i++) {
-        begin  = i == FIRST_CALLS / 2 ? bench_now() : begin;
-        status = call(b, line, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    double each   = (bench_now() - begin) / (FIRST_CALLS - FIRST_CALLS / 2) + 1e-9;
+    pace   own    = {0};
     double window = WINDOW_SECONDS / each;
     own.window    = window < 1 ? 1 : window > MOST_WINDOW ? MOST_WINDOW : (uint64_t)window;
     double fit    = b->request->seconds / (each * (double)own.window);
     own.n_samples = fit < LEAST_SAMPLES        ? LEAST_SAMPLES
                     : fit > MIXED_MOST_SAMPLES ? MIXED_MOST_SAMPLES
                                                : (uint64_t)fit;
-    status = ferry_world_broadcast(b->rank.world, 0, &own, sizeof own, &said, &n_said, error);
+    return own;
+}
+
+static ferry_status call_often(mixed_bench *b, const mixed_line *line, mixed_form form, uint32_t n,
+                               ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
+        status = call(b, line, form, error);
+    }
+    return status;
+}
+
+/*
+ * The calls that warm up, and then either as many as were asked for, each timed alone, or as many
+ * as fit into the time: by what the last of those calls took on rank 0, which decides for all.
+ */
+static ferry_status agree_on_pace(mixed_bench *b, const mixed_line *line, mixed_form form,
+                                  pace *pace_out, ferry_error *error)
+{
+    const mixed_request *r      = b->request;
+    const void          *said   = NULL;
+    size_t               n_said = 0;
+    uint32_t             first  = r->n_warmup > PACE_CALLS ? r->n_warmup - PACE_CALLS : 0;
+    if (r->n_iterations != 0) {
+        *pace_out = (pace){.n_samples = r->n_iterations, .window = 1};
+        return call_often(b, line, form, r->n_warmup, error);
+    }
+    ferry_status status = call_often(b, line, form, first, error);
+    double       begin  = bench_now();
+    if (status == FERRY_OK) {
+        status = call_often(b, line, form, PACE_CALLS, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    pace own = pace_of(b, (bench_now() - begin) / PACE_CALLS + 1e-9);
+    status   = ferry_world_broadcast(b->rank.world, 0, &own, sizeof own, &said, &n_said, error);
     if (status == FERRY_OK) {
         memcpy(pace_out, said, sizeof own);
     }
     return status;
 }
 
-static ferry_status sample(mixed_bench *b, const mixed_line *line, const pace *p,
+static ferry_status sample(mixed_bench *b, const mixed_line *line, mixed_form form, const pace *p,
                            ferry_error *error)
 {
     ferry_status status = ferry_world_barrier(b->rank.world, error);
     for (uint64_t i = 0; i < p->n_samples && status == FERRY_OK; i++) {
-        double begin = bench_now();
-        for (uint64_t k = 0; k < p->window && status == FERRY_OK; k++) {
-            status = call(b, line, error);
-        }
+        double begin  = bench_now();
+        status        = call_often(b, line, form, (uint32_t)p->window, error);
         b->samples[i] = (bench_now() - begin) / (double)p->window;
     }
     return status;
@@ -187,7 +240,7 @@ static ferry_status count_call(mixed_bench *b, const mixed_line *line,
 {
     ferry_status status = ferry_mixed_comm_reset_counts(b->rank.comm, error);
     if (status == FERRY_OK) {
-        status = call(b, line, error);
+        status = call(b, line, MIXED_OUT_OF_PLACE, error);
     }
     return status == FERRY_OK ? ferry_mixed_comm_get_counts(b->rank.comm, counts_out, error)
                               : status;
@@ -195,13 +248,14 @@ static ferry_status count_call(mixed_bench *b, const mixed_line *line,
 
 /* ---- lines ---- */
 
-static void take_times(mixed_line *line, const bench_times *times)
+static void take_times(mixed_figures *figures, const bench_times *times, bool is_first)
 {
-    if (times->median > line->seconds) {
-        line->seconds = times->median;
-        line->least   = times->least;
-        line->slow    = times->p99;
+    if (times->median > figures->seconds) {
+        figures->seconds = times->median;
+        figures->slow    = times->p99;
     }
+    figures->least = is_first || times->least < figures->least ? times->least : figures->least;
+    figures->most  = times->most > figures->most ? times->most : figures->most;
 }
 
 static void take_counts(mixed_line *line, const ferry_mixed_counts *counts)
@@ -213,26 +267,29 @@ static void take_counts(mixed_line *line, const ferry_mixed_counts *counts)
 }
 
 /* The first bad line is described, by its lowest rank. */
-static void take_finding(mixed_bench *b, mixed_line *line, const share *all, uint32_t rank)
+static void take_finding(mixed_bench *b, mixed_line *line, mixed_form form, const share *all,
+                         uint32_t rank)
 {
-    mixed_case     c     = mixed_case_of(b, line, MIXED_RANDOM);
-    const finding *found = &all[rank].found;
-    bool           none  = b->n_wrong == 0 && b->n_differ == 0;
+    mixed_case     c       = mixed_case_of(b, line, MIXED_RANDOM);
+    mixed_figures *figures = &line->forms[form];
+    const finding *found   = &all[rank].found;
+    bool           none    = b->n_wrong == 0 && b->n_differ == 0;
     if (found->verdict.n_wrong > 0 && none) {
-        describe_wrong(b, line, rank, found);
+        describe_wrong(b, line, form, rank, found);
     }
     bool differs = found->digest != all[mixed_first_replica(&c, rank)].found.digest;
     if (differs && none && found->verdict.n_wrong == 0) {
-        describe_differing(b, line, rank);
+        describe_differing(b, line, form, rank);
     }
-    line->n_wrong += found->verdict.n_wrong;
-    line->n_differ += differs;
+    figures->n_wrong += found->verdict.n_wrong;
+    figures->n_differ += differs;
     b->n_wrong += found->verdict.n_wrong;
     b->n_differ += differs;
 }
 
 /* Every rank learns what all have found, so that all end alike. */
-static ferry_status combine(mixed_bench *b, mixed_line *line, const share *own, ferry_error *error)
+static ferry_status combine(mixed_bench *b, mixed_line *line, mixed_form form, const share *own,
+                            ferry_error *error)
 {
     const void  *said = NULL;
     share       *all  = malloc(b->rank.n_ranks * sizeof *all);
@@ -244,9 +301,9 @@ static ferry_status combine(mixed_bench *b, mixed_line *line, const share *own, 
     if (status == FERRY_OK) {
         memcpy(all, said, b->rank.n_ranks * sizeof *all);
         for (uint32_t rank = 0; rank < b->rank.n_ranks; rank++) {
-            take_times(line, &all[rank].times);
+            take_times(&line->forms[form], &all[rank].times, rank == 0);
             take_counts(line, &all[rank].counts);
-            take_finding(b, line, all, rank);
+            take_finding(b, line, form, all, rank);
         }
     }
     free(all);
@@ -258,53 +315,70 @@ static ferry_status combine(mixed_bench *b, mixed_line *line, const share *own, 
  * and give out at least (W + tp - 2) / W of that: (tp - 1) / tp of a piece for the sums, and
  * (W - 1) / W of the whole to gather or scatter it.
  */
-static void take_rates(const mixed_bench *b, mixed_line *line)
+static void take_rates(const mixed_bench *b, const mixed_line *line, mixed_figures *figures)
 {
-    double ranks   = b->rank.n_ranks;
-    line->rate     = (double)line->bytes * b->rank.info.dp_size / line->seconds;
-    line->bus_rate = line->rate * (ranks + b->rank.info.tp_size - 2) / ranks;
+    double ranks      = b->rank.n_ranks;
+    figures->rate     = (double)line->bytes * b->rank.info.dp_size / figures->seconds;
+    figures->bus_rate = figures->rate * (ranks + b->rank.info.tp_size - 2) / ranks;
 }
 
-static ferry_status check_line(mixed_bench *b, const mixed_line *line, finding *found,
-                               ferry_error *error)
+/* In place a call works on what the one before it has left, so that nobody knows the result. */
+static bool may_check_timed(const mixed_bench *b, mixed_form form)
 {
-    bool         moves  = line->op == FERRY_MIXED_ALL_GATHER;
-    ferry_status status = check_pass(b, line, moves ? MIXED_BITS : MIXED_RANDOM, found, error);
+    return b->request->check && form == MIXED_OUT_OF_PLACE;
+}
+
+static ferry_status check_form(mixed_bench *b, const mixed_line *line, mixed_form form,
+                               finding *found, ferry_error *error)
+{
+    mixed_pattern pattern = line->op == FERRY_MIXED_ALL_GATHER ? MIXED_BITS : MIXED_RANDOM;
+    ferry_status  status  = check_pass(b, line, form, pattern, found, error);
     if (status == FERRY_OK) {
-        status = check_pass(b, line, MIXED_INTEGERS, found, error);
+        status = check_pass(b, line, form, MIXED_INTEGERS, found, error);
     }
     if (status == FERRY_OK) {
-        begin_pass(b, line, MIXED_INTEGERS); /* of the calls that are timed */
+        begin_pass(b, line, form, MIXED_INTEGERS); /* of the calls that are timed */
+    }
+    return status;
+}
+
+static ferry_status run_form(mixed_bench *b, mixed_line *line, mixed_form form, ferry_error *error)
+{
+    share          own     = {.counts = FERRY_MIXED_COUNTS_INIT};
+    pace           p       = {0};
+    mixed_figures *figures = &line->forms[form];
+    bool           counts  = b->request->counts && form == MIXED_OUT_OF_PLACE;
+    ferry_status   status =
+        b->request->check ? check_form(b, line, form, &own.found, error) : FERRY_OK;
+    if (status == FERRY_OK) {
+        status = agree_on_pace(b, line, form, &p, error);
+    }
+    if (status == FERRY_OK) {
+        status = sample(b, line, form, &p, error);
+    }
+    if (status == FERRY_OK && may_check_timed(b, form)) {
+        end_pass(b, line, form, MIXED_INTEGERS, &own.found);
+    }
+    if (status == FERRY_OK && counts) {
+        status = count_call(b, line, &own.counts, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
+    own.times        = bench_sort_times(b->samples, p.n_samples);
+    figures->n_calls = p.n_samples * p.window;
+    status           = combine(b, line, form, &own, error);
+    if (status == FERRY_OK) {
+        take_rates(b, line, figures);
     }
     return status;
 }
 
 ferry_status mixed_run_line(mixed_bench *b, mixed_line *line, ferry_error *error)
 {
-    share        own    = {.counts = FERRY_MIXED_COUNTS_INIT};
-    pace         p      = {0};
-    bool         check  = b->request->check;
-    ferry_status status = check ? check_line(b, line, &own.found, error) : FERRY_OK;
+    ferry_status status = run_form(b, line, MIXED_OUT_OF_PLACE, error);
     if (status == FERRY_OK) {
-        status = agree_on_pace(b, line, &p, error);
-    }
-    if (status == FERRY_OK) {
-        status = sample(b, line, &p, error);
-    }
-    if (status == FERRY_OK && check) {
-        end_pass(b, line, MIXED_INTEGERS, &own.found);
-    }
-    if (status == FERRY_OK && b->request->counts) {
-        status = count_call(b, line, &own.counts, error);
-    }
-    if (status != FERRY_OK) {
-        return status;
-    }
-    own.times     = bench_sort_times(b->samples, p.n_samples);
-    line->n_calls = p.n_samples * p.window;
-    status        = combine(b, line, &own, error);
-    if (status == FERRY_OK) {
-        take_rates(b, line);
+        status = run_form(b, line, MIXED_IN_PLACE, error);
     }
     if (status == FERRY_OK && b->rank.rank == 0) {
         mixed_report_line(&b->report, line);

@@ -15,8 +15,10 @@ typedef struct mixed_bench {
     const uint32_t      *ops, *modes; /* that are measured */
     size_t               n_ops, n_modes;
     void                *in, *out;
-    uint64_t             in_bytes, out_bytes;
+    void                *place; /* of those in place: as long as the longer of the two */
+    uint64_t             in_bytes, out_bytes, place_bytes;
     double              *samples;
+    size_t               most_samples;
     uint32_t             n_lines;
     mixed_report         report;
     uint64_t             n_wrong;

@@ -9,7 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 65536, MOST_LANES = 4096, MOST_LINES = 1 << 24, MOST_STEPS = 1 << 20 };
+enum {
+    MOST_RANKS  = 65536,
+    MOST_LANES  = 4096,
+    MOST_LINES  = 1 << 24,
+    MOST_STEPS  = 1 << 20,
+    MOST_CALLS  = 1000000,
+    MOST_FACTOR = 1 << 20
+};
+static const uint64_t MOST_BYTES = (uint64_t)1 << 40;
 
 static int parse_dtype(mixed_request *r)
 {
@@ -66,6 +74,12 @@ static int apply_bench_option(int option, mixed_request *r)
         r->tune_file    = optarg;
         r->autotune     = true;
         return EXIT_DONE;
+    case MIXED_OPT_STEP_FACTOR:
+        r->mixed_option = "--step-factor";
+        return parse_within(r->command, "--step-factor", optarg, 2, MOST_FACTOR, &r->step_factor);
+    case MIXED_OPT_WARMUP:
+        r->mixed_option = "--warmup";
+        return parse_within(r->command, "--warmup", optarg, 0, MOST_CALLS, &r->n_warmup);
     default:
         return EXIT_USAGE;
     }
@@ -86,7 +100,38 @@ static const struct count_option {
     {MIXED_OPT_MAX_BLOCK, "--max-block", MOST_LINES, offsetof(mixed_request, max_block)},
     {MIXED_OPT_MIN_BLOCK, "--min-block", MOST_LINES, offsetof(mixed_request, min_block)},
     {MIXED_OPT_MIN_STEPS, "--min-steps", MOST_STEPS, offsetof(mixed_request, min_steps)},
+    {MIXED_OPT_ITERATIONS, "--iterations", MOST_CALLS, offsetof(mixed_request, n_iterations)},
 };
+
+static const struct size_option {
+    int         option;
+    const char *text;
+    size_t      offset; /* of its field */
+} size_options[] = {
+    {MIXED_OPT_MIN_BYTES, "--min-bytes", offsetof(mixed_request, least)},
+    {MIXED_OPT_MAX_BYTES, "--max-bytes", offsetof(mixed_request, most)},
+    {MIXED_OPT_STEP_BYTES, "--step-bytes", offsetof(mixed_request, step_bytes)},
+};
+
+static int parse_limited_size(const mixed_request *r, const char *option, uint64_t *bytes_out)
+{
+    int status = parse_size(r->command, option, optarg, bytes_out);
+    return status == EXIT_DONE && *bytes_out > MOST_BYTES
+               ? fail_usage(r->command, "%s takes at most 1024G, not \"%s\"", option, optarg)
+               : status;
+}
+
+static int apply_size_option(int option, mixed_request *r)
+{
+    for (size_t i = 0; i < sizeof size_options / sizeof size_options[0]; i++) {
+        const struct size_option *o = &size_options[i];
+        if (o->option == option) {
+            r->mixed_option = o->text;
+            return parse_limited_size(r, o->text, (uint64_t *)(void *)((char *)r + o->offset));
+        }
+    }
+    return apply_bench_option(option, r);
+}
 
 int mixed_apply_option(int option, mixed_request *r)
 {
@@ -111,7 +156,7 @@ int mixed_apply_option(int option, mixed_request *r)
         r->started      = true;
         return EXIT_DONE;
     default:
-        return apply_bench_option(option, r);
+        return apply_size_option(option, r);
     }
 }
 
@@ -132,7 +177,8 @@ static int fill_in_ranks(mixed_request *r)
         return fail_usage(r->command, "the sizes make a world of more than %d ranks", MOST_RANKS);
     }
     if (ranks % nodes != 0) {
-        return fail_usage(r->command, "%llu ranks are no multiple of %llu nodes",
+        return fail_usage(r->command,
+                          "the number of ranks, %llu, is no multiple of that of nodes, %llu",
                           (unsigned long long)ranks, (unsigned long long)nodes);
     }
     r->n_ranks = (uint32_t)ranks;
@@ -146,8 +192,11 @@ int mixed_check_together(mixed_request *r)
     bool     member  = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
     r->join          = r->join || r->started || member;
     if (r->least != 0 && r->least < element) {
-        return fail_usage(r->command, "--sizes begins below one element, which has %u bytes",
+        return fail_usage(r->command, "the smallest size is below one element, which has %u bytes",
                           element);
+    }
+    if (r->least > r->most) {
+        return fail_usage(r->command, "--min-bytes is above --max-bytes, which is 64M if not said");
     }
     if (r->join && !r->started && r->n_ranks != 0) {
         return fail_usage(r->command, "--ranks does not go with a world that is there already "

@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "json_text.h"
 #include "launch.h"
+#include "units.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -270,11 +271,6 @@ const char *mixed_dtype_text(uint32_t dtype, char text[FERRY_DTYPE_TEXT_BYTES])
     return text;
 }
 
-static const char *plural(uint32_t n)
-{
-    return n == 1 ? "" : "s";
-}
-
 static void print_sizes(const ferry_mixed_comm_info *i)
 {
     if (i->inter_size == 1) {
@@ -287,11 +283,12 @@ static void print_sizes(const ferry_mixed_comm_info *i)
     }
 }
 
-void mixed_print_handle(const ferry_mixed_comm_info *info)
+void mixed_print_handle(const ferry_mixed_comm_info *info, const char *before)
 {
     char text[FERRY_DTYPE_TEXT_BYTES];
+    fputs(before, stdout);
     print_sizes(info);
-    printf("%s%s, %u lane%s", mixed_dtype_text(info->dtype, text),
+    printf("%s%s%s, %u lane%s", before, mixed_dtype_text(info->dtype, text),
            info->deterministic ? ", deterministic" : "", info->grid_size, plural(info->grid_size));
     if (info->local_size > 1) {
         printf(", inside nodes %s%s", info->inside_engine,
@@ -302,7 +299,7 @@ void mixed_print_handle(const ferry_mixed_comm_info *info)
     }
     putchar('\n');
     if (info->inter_size > 1 && info->between_note != NULL && info->between_note[0] != '\0') {
-        printf("%s\n", info->between_note);
+        printf("%s%s\n", before, info->between_note);
     }
 }
 

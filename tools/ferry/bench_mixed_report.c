@@ -1,5 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* What `ferry bench mixed` prints, for people and for machines. */
+/*
+ * What `ferry bench mixed` prints: for people the columns of nccl-tests, in which all but the
+ * figures stands behind a '#'; for machines ferry.bench/1.
+ */
 #include "bench_mixed.h"
 
 #include "bench.h"
@@ -8,80 +11,154 @@
 
 #include <stdio.h>
 
+/* ---- what is measured ---- */
+
+static void print_request(const mixed_request *r)
+{
+    char text[2][32];
+    printf("# pieces of %s to %s, ", bench_size_text(r->least, text[0]),
+           bench_size_text(r->most, text[1]));
+    if (r->step_bytes != 0) {
+        printf("in steps of %s", bench_size_text(r->step_bytes, text[0]));
+    } else {
+        printf("each %u times the one before", r->step_factor);
+    }
+    printf("; %u call%s to warm up, ", r->n_warmup, r->n_warmup == 1 ? "" : "s");
+    if (r->n_iterations != 0) {
+        printf("%u timed", r->n_iterations);
+    } else {
+        printf("as many timed as fit into %g s", r->seconds);
+    }
+    printf("; results %s\n", r->check ? "checked" : "not checked (--check)");
+}
+
+static void print_request_json(const mixed_request *r)
+{
+    printf(",\"min_bytes\":%llu,\"max_bytes\":%llu", (unsigned long long)r->least,
+           (unsigned long long)r->most);
+    if (r->step_bytes != 0) {
+        printf(",\"step_bytes\":%llu,\"step_factor\":null", (unsigned long long)r->step_bytes);
+    } else {
+        printf(",\"step_bytes\":null,\"step_factor\":%u", r->step_factor);
+    }
+    printf(",\"warmup\":%u,\"iterations\":", r->n_warmup);
+    if (r->n_iterations != 0) {
+        printf("%u", r->n_iterations);
+    } else {
+        printf("null");
+    }
+}
+
 void mixed_report_begin(const mixed_report *report)
 {
     const ferry_mixed_comm_info *info = &report->rank->info;
     if (!report->request->json) {
-        printf("ferry %s, ", ferry_version());
-        mixed_print_handle(info);
+        printf("# ferry %s, bench mixed\n", ferry_version());
+        mixed_print_handle(info, "# ");
+        print_request(report->request);
         return;
     }
     printf("{\"format\":\"ferry.bench/1\",\"name\":\"mixed\",\"version\":");
     print_json_text(ferry_version());
     printf(",\"ranks\":%u,\"nodes\":%u,", info->world_size, info->inter_size);
     mixed_print_handle_json(info);
-    printf(",\"multicast\":%s,\"tuned\":%s,\"machine\":", info->multicast ? "true" : "false",
+    printf(",\"multicast\":%s,\"tuned\":%s", info->multicast ? "true" : "false",
            info->tuned ? "true" : "false");
+    print_request_json(report->request);
+    printf(",\"machine\":");
     print_machine_json(&report->machine);
     printf(",\"results\":[");
 }
 
-static void print_head(const mixed_report *report)
+/* ---- lines ---- */
+
+/* Both forms stand below their names, in the middle of six columns. */
+static void print_head(const mixed_report *report, uint32_t op)
 {
     bool counts = report->request->counts;
-    printf("\n%9s %10s  %-25s %-22s %10s %8s %8s", "size", "count", "op", "mode", "time", "algbw",
-           "busbw");
+    printf("#\n# %s\n#%44s", ferry_mixed_op_name(op), "");
+    printf("%19sout-of-place%20s%21sin-place\n", "", "", "");
+    printf("#%9s %10s  %-22s", "size", "count", "mode");
+    for (int form = 0; form < MIXED_N_FORMS; form++) {
+        printf(" %8s %8s %8s %7s %7s %7s", "time", "min", "max", "algbw", "busbw", "#wrong");
+    }
     if (counts) {
         printf(" %12s %12s %12s %6s", "written", "read", "between", "waits");
     }
-    printf(" %8s\n%9s %10s  %-25s %-22s %10s %8s %8s", "wrong", "", "(elements)", "", "", "(us)",
-           "(GB/s)", "(GB/s)");
+    printf("\n#%9s %10s  %-22s", "(B)", "(elements)", "");
+    for (int form = 0; form < MIXED_N_FORMS; form++) {
+        printf(" %8s %8s %8s %7s %7s %7s", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
+    }
     if (counts) {
         printf(" %12s %12s %12s %6s", "(bytes)", "(bytes)", "(bytes)", "");
     }
     putchar('\n');
 }
 
+static void print_us(double seconds)
+{
+    double us = seconds * 1e6;
+    printf(" %8.*f", us < 1e4 ? 2 : us < 1e5 ? 1 : 0, us);
+}
+
+static void print_figures(const mixed_report *report, const mixed_figures *f)
+{
+    char wrong[32] = "N/A";
+    print_us(f->seconds);
+    print_us(f->least);
+    print_us(f->most);
+    if (report->request->check) {
+        snprintf(wrong, sizeof wrong, "%llu%s", (unsigned long long)f->n_wrong,
+                 f->n_differ > 0 ? "(!)" : "");
+    }
+    printf(" %7.3f %7.3f %7s", f->rate / 1e9, f->bus_rate / 1e9, wrong);
+}
+
 static void print_line(const mixed_report *report, const mixed_line *line)
 {
-    char size[32], wrong[32] = "-";
-    bench_size_text(line->bytes, size);
-    printf("%9s %10llu  %-25s %-22s %10.2f %8.3f %8.3f", size, (unsigned long long)line->count,
-           ferry_mixed_op_name(line->op), ferry_mixed_mode_name(line->mode), line->seconds * 1e6,
-           line->rate / 1e9, line->bus_rate / 1e9);
+    printf("%10llu %10llu  %-22s", (unsigned long long)line->bytes, (unsigned long long)line->count,
+           ferry_mixed_mode_name(line->mode));
+    for (int form = 0; form < MIXED_N_FORMS; form++) {
+        print_figures(report, &line->forms[form]);
+    }
     if (report->request->counts) {
         printf(" %12llu %12llu %12llu %6llu", (unsigned long long)line->work.written,
                (unsigned long long)line->work.read, (unsigned long long)line->work.between,
                (unsigned long long)line->work.waits);
     }
+    putchar('\n');
+}
+
+static void print_figures_json(const mixed_report *report, const mixed_figures *f)
+{
+    printf("\"calls\":%llu,\"median_us\":%.4f,\"least_us\":%.4f,\"most_us\":%.4f,\"p99_us\":%.4f,"
+           "\"gbytes_per_s\":%.6f,\"bus_gbytes_per_s\":%.6f",
+           (unsigned long long)f->n_calls, f->seconds * 1e6, f->least * 1e6, f->most * 1e6,
+           f->slow * 1e6, f->rate / 1e9, f->bus_rate / 1e9);
     if (report->request->check) {
-        snprintf(wrong, sizeof wrong, "%llu%s", (unsigned long long)line->n_wrong,
-                 line->n_differ > 0 ? " (!)" : "");
+        printf(",\"wrong\":%llu,\"differing_ranks\":%u", (unsigned long long)f->n_wrong,
+               f->n_differ);
+    } else {
+        printf(",\"wrong\":null,\"differing_ranks\":null");
     }
-    printf(" %8s\n", wrong);
 }
 
 static void print_line_json(const mixed_report *report, const mixed_line *line)
 {
-    printf("%s\n{\"op\":\"%s\",\"mode\":\"%s\",\"bytes\":%llu,\"count\":%llu,\"calls\":%llu,"
-           "\"median_us\":%.4f,\"least_us\":%.4f,\"p99_us\":%.4f,\"gbytes_per_s\":%.6f,"
-           "\"bus_gbytes_per_s\":%.6f",
-           report->any ? "," : "", ferry_mixed_op_name(line->op), ferry_mixed_mode_name(line->mode),
-           (unsigned long long)line->bytes, (unsigned long long)line->count,
-           (unsigned long long)line->n_calls, line->seconds * 1e6, line->least * 1e6,
-           line->slow * 1e6, line->rate / 1e9, line->bus_rate / 1e9);
+    printf("%s\n{\"op\":\"%s\",\"mode\":\"%s\",\"bytes\":%llu,\"count\":%llu,",
+           report->n_rates > 0 ? "," : "", ferry_mixed_op_name(line->op),
+           ferry_mixed_mode_name(line->mode), (unsigned long long)line->bytes,
+           (unsigned long long)line->count);
+    print_figures_json(report, &line->forms[MIXED_OUT_OF_PLACE]);
     if (report->request->counts) {
         printf(",\"inside_bytes_written\":%llu,\"inside_bytes_read\":%llu,\"between_bytes\":%llu,"
                "\"waits\":%llu",
                (unsigned long long)line->work.written, (unsigned long long)line->work.read,
                (unsigned long long)line->work.between, (unsigned long long)line->work.waits);
     }
-    if (report->request->check) {
-        printf(",\"wrong\":%llu,\"differing_ranks\":%u}", (unsigned long long)line->n_wrong,
-               line->n_differ);
-    } else {
-        printf(",\"wrong\":null,\"differing_ranks\":null}");
-    }
+    printf(",\"in_place\":{");
+    print_figures_json(report, &line->forms[MIXED_IN_PLACE]);
+    printf("}}");
 }
 
 void mixed_report_line(mixed_report *report, const mixed_line *line)
@@ -89,19 +166,33 @@ void mixed_report_line(mixed_report *report, const mixed_line *line)
     if (report->request->json) {
         print_line_json(report, line);
     } else {
-        if (!report->any || report->op != line->op) {
-            print_head(report);
+        if (report->n_rates == 0 || report->op != line->op) {
+            print_head(report, line->op);
         }
         print_line(report, line);
         fflush(stdout);
     }
-    report->any = true;
-    report->op  = line->op;
+    report->op = line->op;
+    for (int form = 0; form < MIXED_N_FORMS; form++) {
+        report->n_rates++;
+        report->bus_sum += line->forms[form].bus_rate;
+        report->n_wrong += line->forms[form].n_wrong;
+    }
 }
 
 void mixed_report_end(const mixed_report *report)
 {
+    double average = report->bus_sum / (double)report->n_rates / 1e9;
+    char   wrong[32];
+    snprintf(wrong, sizeof wrong, "%llu", (unsigned long long)report->n_wrong);
     if (report->request->json) {
-        printf("\n]}\n");
+        printf("\n],\"average_bus_gbytes_per_s\":%.6f,\"wrong\":%s}\n", average,
+               report->request->check ? wrong : "null");
+        return;
     }
+    printf("#\n# Wrong elements    : %s\n# Avg bus bandwidth : %.3f GB/s\n",
+           !report->request->check ? "N/A"
+           : report->n_wrong == 0  ? "0 OK"
+                                   : wrong,
+           average);
 }

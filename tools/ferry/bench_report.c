@@ -66,8 +66,10 @@ static int compare_double(const void *a, const void *b)
 bench_times bench_sort_times(double *seconds, size_t n)
 {
     qsort(seconds, n, sizeof *seconds, compare_double);
-    return (bench_times){
-        .median = seconds[n / 2], .p99 = seconds[(n - 1) * 99 / 100], .least = seconds[0]};
+    return (bench_times){.median = seconds[n / 2],
+                         .p99    = seconds[(n - 1) * 99 / 100],
+                         .least  = seconds[0],
+                         .most   = seconds[n - 1]};
 }
 
 static void print_names(uint32_t flags, const char *before, const char *between, const char *after)

@@ -6,11 +6,6 @@
 
 #include <string.h>
 
-const char *plural(uint64_t n)
-{
-    return n == 1 ? "" : "s";
-}
-
 void print_name(FILE *stream, const char *name)
 {
     for (; *name != '\0'; name++) {

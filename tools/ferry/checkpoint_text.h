@@ -9,9 +9,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* "" or "s". */
-const char *plural(uint64_t n);
-
 /* A name from a file, for people: control characters become question marks. */
 void print_name(FILE *stream, const char *name);
 
@@ -32,7 +29,7 @@ bool row_is_shown(size_t index, size_t n, size_t most);
 /* "  ... 112 more ..." where the first row is left out; nothing at others. */
 void print_gap(size_t index, size_t n, size_t most);
 
-/* The table of a checkpoint's files, or of those that a conversion would write. */
+/* The table of a checkpoint's files, or of those that a reshard would write. */
 typedef ferry_status (*file_at_fn)(const void *of, size_t index, ferry_checkpoint_file *file_out,
                                    ferry_error *error);
 ferry_status print_files(const void *of, file_at_fn at, size_t n_files, bool is_sharded,

@@ -25,28 +25,35 @@ static const char help[] =
 static const char more_help[] =
     "\n"
     "What is printed:\n"
-    "  Ranks are bound to a core each, in turn, unless they are bound already; those of mixed\n"
-    "  only where there are as many ranks as cores, or more.\n"
-    "  A time is of one way: half of there and back. GB are 10^9 bytes. A rate is of windows of\n"
-    "  64 messages, or of 64 MiB if that is less, and a flush after each. \"Of one copy\" "
-    "compares\n"
+    "  GB are 10^9 bytes. Ranks are bound to a core each, in turn, unless they are bound\n"
+    "  already; those of mixed only where there are as many ranks as cores, or more.\n"
+    "\n"
+    "  Of transport, a time is of one way: half of there and back. A rate is of windows of 64\n"
+    "  messages, or of 64 MiB if that is less, with a flush after each. \"Of one copy\" compares\n"
     "  it with what one thread copies in memory, measured just before each table; messages that\n"
     "  stay in the caches can be faster. All but one sample in a hundred are faster than the\n"
-    "  \"slowest 1%\". Where a number of samples is small, the time of a line is too short for "
-    "it.\n"
-    "  Of pack, rates count what is read, of casts half of what is read and written; \"of a "
-    "copy\"\n"
-    "  compares them with copies of contiguous memory by as many threads, made in turn with them.\n"
-    "  Of mixed, a time is that of a call: the median, of the rank where it is longest. Algbw\n"
-    "  counts the whole tensor, the larger of input and output: a piece, or dp pieces. Busbw is\n"
-    "  that times (W + tp - 2) / W, for W ranks of which tp sum: what each rank has to take\n"
-    "  in at least. That is 2 (W - 1) / W for all-reduce, (W - 1) / W for all-gather and\n"
-    "  reduce-scatter. Wrong counts elements of all ranks, in a pass with whole numbers that\n"
-    "  must be exact, in the calls that are timed, and in a pass with random numbers, where as\n"
-    "  much is allowed as rounding the partial sums can make; all-gather must keep any bits.\n"
-    "  \"(!)\" says that ranks which must have the same bits have not. Bytes of --counts are "
-    "those\n"
-    "  of all ranks together, waits those of the rank that waits most.\n"
+    "  \"slowest 1%\". Where there are few samples, --seconds is too short for that line.\n"
+    "\n"
+    "  Of pack, rates count what is read, of casts half of what is read and written; \"of a\n"
+    "  copy\" compares them with copies of contiguous memory by as many threads, made in turn\n"
+    "  with them.\n"
+    "\n"
+    "  Of mixed, the columns are those of nccl-tests, and all other lines begin with #. Size is\n"
+    "  that of the local piece. Out-of-place the output has memory of its own. In-place, the\n"
+    "  smaller of input and output is this rank's chunk of the larger; for all-reduce both are\n"
+    "  the same memory. Time is that of a call: the median, on the rank where it is longest;\n"
+    "  min and max are the shortest and the longest of all ranks. Algbw is the larger of input\n"
+    "  and output, a piece or dp pieces, over the time. Busbw is algbw times (W + tp - 2) / W,\n"
+    "  for W ranks of which tp sum: what each rank has to take in at least. That is 2 (W - 1) /\n"
+    "  W for all-reduce, and (W - 1) / W for all-gather and reduce-scatter. The last line is\n"
+    "  the mean of all busbw above it.\n"
+    "\n"
+    "  #wrong counts elements of all ranks, in a call with whole numbers that must be exact, in\n"
+    "  one with random numbers, where as much is allowed as rounding the partial sums can make\n"
+    "  (all-gather must keep any bits), and, out-of-place, in the calls that are timed. \"(!)\"\n"
+    "  says that ranks which must have the same bits have not. Bytes of --counts are those of\n"
+    "  all ranks together, waits those of the rank that waits most, both of a call\n"
+    "  out-of-place.\n"
     "\n"
     "Exit status:\n"
     "  0 done, 1 the work failed or an element was wrong (a sentence on stderr), 2 wrong\n"
@@ -59,18 +66,19 @@ static const char more_help[] =
     "  ferry bench copy --seconds 2\n"
     "  ferry bench pack --threads 2 --sizes 512:64K\n"
     "  ferry bench mixed --local-tp 2 --local-dp 2 --check\n"
+    "  ferry bench mixed --ranks 4 -b 8K -e 1M -f 4 -w 5 -n 20 -c\n"
     "  ferry bench mixed --nodes 2 --ranks 4 --op all-reduce --sizes 64K:1M --counts --json\n";
 
 enum { OPT_JSON = 256, OPT_SECONDS, OPT_RANKS, OPT_SIZES, OPT_THREADS };
 
 static const option_row rows[] = {
-    OPTION("json", NULL, OPT_JSON, "print ferry.bench/1 for machines"),
-    OPTION("seconds", "S", OPT_SECONDS, "of measuring for each line; default 0.1"),
+    OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.bench/1)"),
+    OPTION("seconds", "S", OPT_SECONDS, "how long each line is measured; default 0.1"),
     OPTION_HEADING("Of the transport"),
     OPTION(
         "ranks", "N", OPT_RANKS,
-        "how many ranks to start; default 2. Ranks 0 and 1 measure, all take part in the barrier "
-        "and have 64 MiB, or less if no size is so long"),
+        "how many ranks to start; default 2. Ranks 0 and 1 measure, all take part in the barrier. "
+        "Each needs 64 MiB of memory, or less where no size is so long"),
     TRANSPORT_ROW(""),
     OPTION("sizes", "RANGE", OPT_SIZES,
            "A:B: sizes in bytes from A on, doubled up to B, of all tables; K, M and G are KiB, MiB "
@@ -82,6 +90,38 @@ static const option_row rows[] = {
                 "The default\n"
                 "  is as many ranks as the sizes below multiply to, or 2\n"),
     OPTION("sizes", "RANGE", OPT_SIZES, "A:B: bytes of the local piece, doubled; default 8K:64M"),
+    {.name   = "min-bytes",
+     .value  = "SIZE",
+     .id     = MIXED_OPT_MIN_BYTES,
+     .letter = 'b',
+     .text   = "the smallest piece, instead of --sizes; default 8K"},
+    {.name   = "max-bytes",
+     .value  = "SIZE",
+     .id     = MIXED_OPT_MAX_BYTES,
+     .letter = 'e',
+     .text   = "the largest; default 64M"},
+    {.name   = "step-factor",
+     .value  = "N",
+     .id     = MIXED_OPT_STEP_FACTOR,
+     .letter = 'f',
+     .text   = "each size is N times the one before; default 2"},
+    {.name   = "step-bytes",
+     .value  = "SIZE",
+     .id     = MIXED_OPT_STEP_BYTES,
+     .letter = 'i',
+     .text   = "each size is the one before and SIZE more"},
+    {.name   = "warmup",
+     .value  = "N",
+     .id     = MIXED_OPT_WARMUP,
+     .letter = 'w',
+     .text   = "calls before those that are timed; default 4. Without --iterations at least 2 are "
+               "made: they tell how many fit into --seconds"},
+    {.name   = "iterations",
+     .value  = "N",
+     .id     = MIXED_OPT_ITERATIONS,
+     .letter = 'n',
+     .text   = "calls that are timed, each alone; default as many as fit into --seconds, short "
+               "ones timed up to 16 together"},
     OPTION(
         "nodes", "N", MIXED_OPT_NODES,
         "spread the ranks over N nodes, whatever machines they are on; default as --inter-tp and "
@@ -100,16 +140,21 @@ static const option_row rows[] = {
     {.name   = "check",
      .id     = MIXED_OPT_CHECK,
      .letter = 'c',
-     .text   = "check every element of every result; -c is the same"},
+     .text   = "check every element of every result"},
     OPTION("counts", NULL, MIXED_OPT_COUNTS, "print what a call moves, and how often it waits"),
     OPTION("deterministic", NULL, MIXED_OPT_DETERMINISTIC,
            "one tree of sums, whatever mode and size"),
-    OPTION("grid", "N", MIXED_OPT_GRID, "lanes of each rank"),
-    OPTION("max-block", "N", MIXED_OPT_MAX_BLOCK, "the longest block, in lines of 64 bytes"),
+    OPTION("grid", "N", MIXED_OPT_GRID,
+           "lanes of each rank: threads that share a message; default a fair share of the "
+           "cores"),
+    OPTION(
+        "max-block", "N", MIXED_OPT_MAX_BLOCK,
+        "the longest block of a message that is sent at once, in units of 256 bytes; default what "
+        "there is room for"),
     OPTION("min-block", "N", MIXED_OPT_MIN_BLOCK,
-           "the shortest of a message of several steps; default 256"),
+           "the shortest block where a message takes several; default 256 units, 64 KiB"),
     OPTION("min-steps", "N", MIXED_OPT_MIN_STEPS,
-           "of a message whose blocks are the longest; default 4"),
+           "how many blocks a message makes at least where they could be the longest; default 4"),
     OPTION("autotune", NULL, MIXED_OPT_AUTOTUNE,
            "measure first, and add the mode autotune to the table"),
     OPTION("tune-file", "FILE", MIXED_OPT_TUNE_FILE, "the same with what ferry tune has saved"),
@@ -318,10 +363,17 @@ static int run_mixed(const bench_request *r, int argc, char **argv)
     m.n_ranks        = r->n_ranks;
     m.transport      = r->transport;
     m.seconds        = r->seconds;
-    m.least          = r->least != 0 ? r->least : least;
-    m.most           = r->least != 0 ? r->most : most;
-    m.max_bytes      = m.most;
-    int status       = mixed_check_together(&m);
+    if (r->least != 0 && (m.least != 0 || m.most != 0)) {
+        return fail_usage("bench", "--sizes does not go with --min-bytes and --max-bytes");
+    }
+    if (m.step_bytes != 0 && m.step_factor != 0) {
+        return fail_usage("bench", "--step-bytes does not go with --step-factor");
+    }
+    m.least       = m.least != 0 ? m.least : r->least != 0 ? r->least : least;
+    m.most        = m.most != 0 ? m.most : r->least != 0 ? r->most : most;
+    m.step_factor = m.step_factor != 0 ? m.step_factor : 2;
+    m.max_bytes   = m.most;
+    int status    = mixed_check_together(&m);
     return status == EXIT_DONE ? mixed_start(&m, argc, argv, bench_mixed) : status;
 }
 
@@ -341,10 +393,13 @@ static int run_benchmark(const struct benchmark *benchmark, bench_request *r, in
 
 static int run(int argc, char **argv)
 {
-    bench_request r = {
-        .seconds = 0.1,
-        .mixed   = {.command = "bench", .dtype = FERRY_BF16, .op = MIXED_ALL, .mode = MIXED_ALL}};
-    int status = parse(argc, argv, &r);
+    bench_request r      = {.seconds = 0.1,
+                            .mixed   = {.command  = "bench",
+                                        .dtype    = FERRY_BF16,
+                                        .op       = MIXED_ALL,
+                                        .mode     = MIXED_ALL,
+                                        .n_warmup = MIXED_WARMUP}};
+    int           status = parse(argc, argv, &r);
     if (status != EXIT_DONE) {
         return status;
     }

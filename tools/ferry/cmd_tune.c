@@ -38,7 +38,7 @@ enum { OPT_OUT = 256, OPT_SHOW, OPT_JSON, OPT_MAX_BYTES, OPT_RANKS };
 static const option_row rows[] = {
     OPTION("out", "FILE", OPT_OUT, "save the table; FILE is replaced when all is measured"),
     OPTION("show", "FILE", OPT_SHOW, "print a saved table; no rank is started"),
-    OPTION("json", NULL, OPT_JSON, "print ferry.tuning/1 for machines"),
+    OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.tuning/1)"),
     OPTION("max-bytes", "SIZE", OPT_MAX_BYTES, "the largest piece; default 64M"),
     OPTION_HEADING("The ranks"),
     OPTION("ranks", "N", OPT_RANKS,
@@ -50,21 +50,25 @@ static const option_row rows[] = {
     OPTION("local-dp", "N", MIXED_OPT_LOCAL_DP, "data-parallel ranks of a node: they concatenate"),
     OPTION("inter-tp", "N", MIXED_OPT_INTER_TP, "tensor-parallel nodes"),
     OPTION("inter-dp", "N", MIXED_OPT_INTER_DP,
-           "data-parallel nodes. On each level, where one of the two is given the other is the "
-           "quotient, and where none is all sum"),
+           "data-parallel nodes. Inside nodes and between them, of tp and dp one follows from the "
+           "other; where neither is given, all sum"),
     OPTION_WORDS("f16 bf16 f32", "dtype", "TYPE", MIXED_OPT_DTYPE, "f16, bf16 (default) or f32"),
     OPTION("deterministic", NULL, MIXED_OPT_DETERMINISTIC,
            "only modes with one tree of sums, whatever the size"),
     TRANSPORT_ROW(INPROC_TEXT),
     JOIN_ROW,
-    OPTION_HEADING("Their handles"),
-    OPTION("grid", "N", MIXED_OPT_GRID, "lanes of each rank; default a fair share of the cores"),
-    OPTION("max-block", "N", MIXED_OPT_MAX_BLOCK,
-           "the longest block, in lines of 64 bytes; default what there is room for"),
+    OPTION_HEADING("How messages are cut"),
+    OPTION("grid", "N", MIXED_OPT_GRID,
+           "lanes of each rank: threads that share a message; default a fair share of the "
+           "cores"),
+    OPTION(
+        "max-block", "N", MIXED_OPT_MAX_BLOCK,
+        "the longest block of a message that is sent at once, in units of 256 bytes; default what "
+        "there is room for"),
     OPTION("min-block", "N", MIXED_OPT_MIN_BLOCK,
-           "the shortest of a message of several steps; default 256"),
+           "the shortest block where a message takes several; default 256 units, 64 KiB"),
     OPTION("min-steps", "N", MIXED_OPT_MIN_STEPS,
-           "of a message whose blocks are the longest; default 4"),
+           "how many blocks a message makes at least where they could be the longest; default 4"),
     OPTION_HIDDEN("started", MIXED_OPT_STARTED),
     OPTION_END};
 

@@ -204,19 +204,21 @@ int count_own_arguments(const command *c, int argc, char **argv)
 
 /* ---- help ---- */
 
-/* "--rank R", "--schedule[=RULE]", "-n N" */
+/* "--rank R", "--schedule[=RULE]", "-n N", "-q, --quiet" */
 static int write_form(const option_row *row, char *text, size_t size)
 {
-    const char *dashes   = row->name == NULL ? "-" : "--";
-    const char  letter[] = {row->letter, '\0'};
-    const char *name     = row->name == NULL ? letter : row->name;
-    if (row->value == NULL) {
-        return snprintf(text, size, "  %s%s", dashes, name);
+    const char letter[] = {'-', row->letter, '\0'};
+    bool       both     = row->letter != '\0' && row->name != NULL;
+    int        length =
+        snprintf(text, size, "  %s%s%s%s", row->letter != '\0' ? letter : "", both ? ", " : "",
+                 row->name != NULL ? "--" : "", row->name != NULL ? row->name : "");
+    const char *value = row->value;
+    if (value != NULL) {
+        bool may_be = value[0] == '[';
+        length += snprintf(text + length, size - (size_t)length, "%s%s", may_be ? "[=" : " ",
+                           may_be ? value + 1 : value);
     }
-    if (row->value[0] == '[') {
-        return snprintf(text, size, "  %s%s[=%s", dashes, name, row->value + 1);
-    }
-    return snprintf(text, size, "  %s%s %s", dashes, name, row->value);
+    return length;
 }
 
 /* The option, and its text broken into lines in the column beside it. */

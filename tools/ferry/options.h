@@ -34,9 +34,9 @@ enum { OPTION_HEADING_ID = -1, OPTION_NOTE_ID = -2, OPTION_QUIET_ID = -3, OPTION
 /* What a command says on stderr: two options that are read in one place for all (terminal.h). */
 #define OPTION_LOUDNESS \
     {.name = "quiet", .letter = 'q', .id = OPTION_QUIET_ID, .text = \
-     "print errors only, and what other options ask for; -q is the same"}, \
+     "print errors only, and what other options ask for"}, \
     {.name = "verbose", .letter = 'v', .id = OPTION_VERBOSE_ID, .text = \
-     "say on stderr what was done and how long it took; -v is the same"}
+     "say on stderr what was done and how long it took"}
 /* Options that ranks get from the command that starts them. */
 #define OPTION_HIDDEN(option, number) {.name = option, .id = number}
 #define OPTION_END {.id = 0}

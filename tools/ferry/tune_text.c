@@ -118,7 +118,7 @@ static void print_op(const ferry_mixed_timing *timings, size_t n)
 
 void tune_print_table(const tune_table *table)
 {
-    mixed_print_handle(&table->info);
+    mixed_print_handle(&table->info, "");
     printf(
         "Microseconds of a call; * is the mode that is taken, and block its lines of 64 bytes\n");
     for (size_t at = 0; at < table->n;) {

@@ -81,6 +81,11 @@ const char *format_count(uint64_t n, char text[UNIT_TEXT_BYTES])
     return text;
 }
 
+const char *plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 const char *format_times(double factor, char text[UNIT_TEXT_BYTES])
 {
     if (factor >= 1e15) { /* its digits would not fit */

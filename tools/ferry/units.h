@@ -19,6 +19,9 @@ const char *format_seconds(double seconds, char text[UNIT_TEXT_BYTES]);
 /* "245,760" */
 const char *format_count(uint64_t n, char text[UNIT_TEXT_BYTES]);
 
+/* What "rank" ends with behind this number: "" or "s". */
+const char *plural(uint64_t n);
+
 /* "16x", "1.98x", "0.753x": three digits that count. */
 const char *format_times(double factor, char text[UNIT_TEXT_BYTES]);
 
