@@ -8,15 +8,13 @@ What the elements are is worked out here from their bits, one by one. Prints the
 failing case with its reason and exits 1.
 """
 
-import argparse
 import json
 import math
-import os
 import random
+import re
 import struct
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import cases
@@ -188,17 +186,20 @@ def case_stats_table():
     assert set(tensors) <= set(rows), set(tensors) - set(rows)
 
 
+def flip(path, tensor):
+    """Another bit in the first byte of a tensor."""
+    data = bytearray(path.read_bytes())
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    data[begin + json.loads(data[8:begin])[tensor]["data_offsets"][0]] ^= 1
+    path.write_bytes(data)
+
+
 def case_damage():
     """Recorded checksums of what is read are compared."""
     folder, _ = source()
     sharded = FOLDER / "sharded"
     good("reshard", folder, "--to", layout(), "--out", sharded)
-    path = sharded / "rank-00000.safetensors"
-    data = bytearray(path.read_bytes())
-    begin = 8 + struct.unpack("<Q", data[:8])[0]
-    at = json.loads(data[8:begin])["F32.large"]["data_offsets"][0]
-    data[begin + at] ^= 1
-    path.write_bytes(data)
+    flip(sharded / "rank-00000.safetensors", "F32.large")
     status, out, err = ask("inspect", sharded, "--stats")
     assert (status, out) == (1, "") and "F32.large" in err and "damaged" in err, (status, err)
     assert ask("inspect", sharded)[0] == 0, "without --stats no data are read"
@@ -252,6 +253,83 @@ def case_checksums():
     assert {line.split()[1] for line in lines if len(line.split()) == 5} == set(wanted.values())
 
 
+def bytes_of(tensors, names):
+    return sum(len(tensors[name][2]) for name in names)
+
+
+def case_patterns():
+    folder, tensors = source()
+    for words, fits in (
+            (("--include", "F32.*"), lambda name: name.startswith("F32.")),
+            (("--include", "F32.*", "--include", "*.vector", "--exclude", "*.nan"),
+             lambda name: (name.startswith("F32.") or name.endswith(".vector"))
+             and name != "F32.nan"),
+            (("--exclude", "F??.*"), lambda name: not (name[0] == "F" and name[3] == ".")),
+            (("--subset", "F32.*,!*.nan"), lambda name: name.startswith("F32.")
+             and name != "F32.nan"),
+            (("--include", "BOOL.x"), lambda name: name == "BOOL.x")):
+        wanted = [name for name in tensors if fits(name)]
+        assert 0 < len(wanted) < len(tensors), wanted
+        about = json.loads(good("inspect", folder, "--json", "--checksums", "--stats", *words))
+        assert [tensor["name"] for tensor in about["tensors"]] == wanted, (words, about)
+        assert {shard["tensor"] for shard in about["shards"]} == set(wanted), about["shards"]
+        for tensor in about["tensors"]:
+            word, _, data = tensors[tensor["name"]]
+            stats = None if word in ("I32", "U8", "BOOL") else expected(word, data)
+            assert tensor["stats"] == stats, tensor
+        out = good("inspect", folder, "--tensors", *words)
+        lines = out.splitlines()
+        title = re.fullmatch(r"([\d,]+) tensors? of (\S+ \S+) fits? the patterns", lines[1])
+        assert title.group(1) == str(len(wanted)), lines[1]
+        if bytes_of(tensors, wanted) < 1024:
+            assert title.group(2) == "%d B" % bytes_of(tensors, wanted), lines[1]
+        rows = out.partition("\nTensors:\n")[2].partition("\n\n")[0].splitlines()[1:]
+        assert [row.split()[-1] for row in rows] == wanted, rows
+        types = out.partition("\nTypes:\n")[2].partition("\n\n")[0].splitlines()[1:]
+        assert sum(int(row.split()[0]) for row in types) == len(wanted), types
+    assert "tensors of" in good("inspect", folder).splitlines()[0]
+    assert "patterns" not in good("inspect", folder) and "subset" not in about["tensors"][0]
+    for words, named in ((("--include", "F32.*", "--include", "no.such"), '"no.such"'),
+                         (("--exclude", "no.such"), '"no.such"'), (("--subset", "x,F32.*"), '"x"'),
+                         (("--include", "F32.*", "--exclude", "F32.*"), "leave no tensor")):
+        status, out, err = ask("inspect", folder, *words)
+        assert (status, out, err.count("\n")) == (1, "", 1) and named in err, (words, err)
+    for option in ("--include", "--exclude", "--subset"):
+        status, out, err = ask("inspect", folder, option, "")
+        assert (status, out, err.count("\n")) == (2, "", 1) and option in err, (option, err)
+
+
+def case_patterns_read_no_others():
+    """What is left out is not read: damage there is not seen."""
+    folder, tensors = source()
+    sharded = FOLDER / "sharded"
+    good("reshard", folder, "--to", layout(), "--out", sharded)
+    flip(sharded / "rank-00000.safetensors", "F32.large")
+    assert ask("inspect", sharded, "--stats")[0] == 1
+    status, out, err = ask("inspect", sharded, "--stats", "--include", "F32.l*")
+    assert (status, out) == (1, "") and "F32.large" in err, (status, err)
+    about = json.loads(good("inspect", sharded, "--stats", "--json", "--checksums",
+                            "--exclude", "F32.large"))
+    found = {tensor["name"] for tensor in about["tensors"]}
+    assert found == set(tensors) - {"F32.large"}, found
+    every = json.loads(good("inspect", sharded, "--json"))["checksums"]
+    assert about["checksums"] == len(about["shards"]) == every - 4, about["checksums"]
+
+
+def case_patterns_of_plans():
+    spec, saved = FOLDER / "spec.json", FOLDER / "saved"
+    side = {"mesh": [["tp", 2]], "rules": [{"match": "*"}]}
+    spec.write_text(json.dumps({
+        "format": "ferry.spec/1", "source": side, "destination": side,
+        "tensors": [{"name": "a.%d" % i, "shape": [8], "dtype": "f32"} for i in range(3)]}))
+    good("plan", spec, "--save", saved)
+    for path in (spec, saved):
+        about = json.loads(good("inspect", path, "--json", "--exclude", "a.1"))
+        assert [tensor["name"] for tensor in about["tensors"]] == ["a.0", "a.2"], about
+        assert about["subset"] == "!a.1", about
+        assert "2 tensors of 64 B fit the patterns\n" in good("inspect", path, "--exclude", "a.1")
+
+
 def case_plans_have_none():
     spec = FOLDER / "spec.json"
     side = {"mesh": [["tp", 2]], "rules": [{"match": "*"}]}
@@ -263,24 +341,6 @@ def case_plans_have_none():
         assert (status, out) == (2, "") and "go with checkpoints" in err, (status, err)
 
 
-def in_a_folder(function):
-    global FOLDER
-    with tempfile.TemporaryDirectory() as folder:
-        FOLDER = Path(folder)
-        function()
-
-
-def main():
-    global FERRY
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ferry", required=True)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    FERRY = os.path.realpath(arguments.ferry)
-    RNG.seed(arguments.seed)
-    return cases.run(cases.chosen(globals(), arguments.only), in_a_folder)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cases.main(globals(), {"--seed": {"type": int, "default": 1}},
+                        lambda arguments: RNG.seed(arguments.seed)))

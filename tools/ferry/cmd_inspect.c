@@ -31,6 +31,8 @@ static const char more_help[] =
     "tensor\n"
     "  counts once and whole, however it is cut. Types have ferry's names, or the file's own word\n"
     "  where ferry has none. Long lists are shortened in the middle, but not those of --tensors.\n"
+    "  With patterns, tensors, types and checksums are those of the tensors that fit; a pattern\n"
+    "  that fits none is an error.\n"
     "\n"
     "  Of a plan the tensors are those that its destinations get; a spec is planned as by ferry\n"
     "  plan without options. In --json these have also digest, world, moves and bytes, no files,\n"
@@ -43,12 +45,14 @@ static const char more_help[] =
     "  ferry inspect llama\n"
     "  ferry inspect llama-tp4 --json\n"
     "  ferry inspect llama --stats\n"
+    "  ferry inspect llama --include 'model.layers.0.*' --exclude '*norm*' --tensors\n"
     "  ferry inspect llama/model-00001-of-00030.safetensors --tensors\n"
     "  ferry inspect examples/llama-tiny.json\n";
 
 enum { OPT_JSON = 256, OPT_TENSORS, OPT_CHECKSUMS, OPT_STATS, OPT_MEMORY_CAP, OPT_THREADS };
 
 static const option_row rows[] = {
+    PATTERN_ROWS("tensors"),
     OPTION("tensors", NULL, OPT_TENSORS, "a line for each tensor, not for each group of them"),
     OPTION("checksums", NULL, OPT_CHECKSUMS,
            "the checksums that are recorded of each rank's tensors: XXH3, 64 bits"),
@@ -59,7 +63,7 @@ static const option_row rows[] = {
            "with --stats: the most memory for buffers, at least 1M; default 256M"),
     OPTION("threads", "N", OPT_THREADS,
            "with --stats: threads that read; default the cores, at most 16"),
-    OPTION("json", NULL, OPT_JSON, "print ferry.inspect/1 for machines, with all tensors"),
+    OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.inspect/1), with all tensors"),
     OPTION_LOUDNESS,
     OPTION_END};
 
@@ -71,6 +75,10 @@ static int apply_option(int option, void *request)
         return parse_cap("inspect", "--memory-cap", optarg, &r->memory_cap);
     case OPT_THREADS:
         return parse_count("inspect", "--threads", optarg, MOST_FILE_THREADS, &r->n_threads);
+    case SHARED_OPT_INCLUDE:
+    case SHARED_OPT_EXCLUDE:
+    case SHARED_OPT_SUBSET:
+        return add_pattern("inspect", option, optarg, &r->subset);
     default:
         r->json      = r->json || option == OPT_JSON;
         r->tensors   = r->tensors || option == OPT_TENSORS;
@@ -88,8 +96,8 @@ const char *inspect_kind(const inspected *it)
     return it->plan->is_saved ? "plan" : "spec";
 }
 
-ferry_status inspect_tensor_at(const inspected *it, size_t index, inspect_tensor *tensor_out,
-                               ferry_error *error)
+static ferry_status tensor_at(const inspected *it, size_t index, inspect_tensor *tensor_out,
+                              ferry_error *error)
 {
     ferry_checkpoint_tensor tensor = FERRY_CHECKPOINT_TENSOR_INIT;
     if (it->checkpoint == NULL) {
@@ -102,6 +110,73 @@ ferry_status inspect_tensor_at(const inspected *it, size_t index, inspect_tensor
         tensor_out->n_dims = tensor.n_dims;
         tensor_out->bytes  = tensor.bytes;
         memcpy(tensor_out->shape, tensor.shape, sizeof tensor_out->shape);
+    }
+    return status;
+}
+
+ferry_status inspect_tensor_at(const inspected *it, size_t index, inspect_tensor *tensor_out,
+                               ferry_error *error)
+{
+    return tensor_at(it, it->chosen[index], tensor_out, error);
+}
+
+/* ---- which tensors ---- */
+
+static bool fits_one(const inspected *it, const char *pattern)
+{
+    inspect_tensor tensor;
+    for (size_t i = 0; i < it->totals.n_tensors; i++) {
+        if (tensor_at(it, i, &tensor, NULL) == FERRY_OK && ferry_subset_has(pattern, tensor.name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* One that fits nothing is a mistake that a shorter list would hide. */
+static ferry_status check_patterns(const inspected *it, const inspect_request *r,
+                                   ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    char        *all = strdup(r->subset), *rest = all, *pattern;
+    if (all == NULL) {
+        return inspect_no_memory(error);
+    }
+    while (status == FERRY_OK && (pattern = strsep(&rest, ",")) != NULL) {
+        pattern += *pattern == '!';
+        if (!fits_one(it, pattern)) {
+            snprintf(error->message, sizeof error->message, "%s: no tensor fits \"%.200s\"",
+                     r->path, pattern);
+            status = FERRY_ERR_INVALID_INPUT;
+        }
+    }
+    free(all);
+    return status;
+}
+
+ferry_status inspect_choose(inspected *it, const inspect_request *r, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    it->chosen          = calloc(it->totals.n_tensors + 1, sizeof *it->chosen);
+    if (it->chosen == NULL) {
+        return inspect_no_memory(error);
+    }
+    for (size_t i = 0; i < it->totals.n_tensors && status == FERRY_OK; i++) {
+        inspect_tensor tensor;
+        status = tensor_at(it, i, &tensor, error);
+        if (status == FERRY_OK && ferry_subset_has(r->subset, tensor.name)) {
+            it->chosen[it->n_chosen++] = i;
+            it->chosen_bytes += tensor.bytes;
+        }
+    }
+    if (status != FERRY_OK || r->subset == NULL) {
+        return status;
+    }
+    status = check_patterns(it, r, error);
+    if (status == FERRY_OK && it->n_chosen == 0) {
+        snprintf(error->message, sizeof error->message, "%s: the patterns leave no tensor",
+                 r->path);
+        status = FERRY_ERR_INVALID_INPUT;
     }
     return status;
 }
@@ -182,8 +257,12 @@ static ferry_status show_plan(const inspect_request *r, ferry_error *error)
         it.totals.tensor_bytes += tensor.bytes;
     }
     if (status == FERRY_OK) {
+        status = inspect_choose(&it, r, error);
+    }
+    if (status == FERRY_OK) {
         status = print_it(r, &it, error);
     }
+    free(it.chosen);
     inspect_plan_close(&plan);
     return status;
 }
@@ -194,16 +273,20 @@ static ferry_status show_checkpoint(const inspect_request *r, ferry_error *error
     ferry_checkpoint *checkpoint = NULL;
     ferry_status      status     = work_open_checkpoint("inspect", r->path, &checkpoint, error);
     if (status == FERRY_OK) {
-        status = ferry_checkpoint_get_totals(checkpoint, &it.totals, error);
+        it.checkpoint = checkpoint;
+        status        = ferry_checkpoint_get_totals(checkpoint, &it.totals, error);
+    }
+    if (status == FERRY_OK) {
+        status = inspect_choose(&it, r, error);
     }
     if (status == FERRY_OK && r->stats) {
         status = inspect_measure(checkpoint, r, it.totals.n_tensors, &it.stats, error);
     }
     if (status == FERRY_OK) {
-        it.checkpoint = checkpoint;
-        status        = print_it(r, &it, error);
+        status = print_it(r, &it, error);
     }
     free(it.stats);
+    free(it.chosen);
     ferry_checkpoint_destroy(checkpoint);
     return status;
 }
@@ -237,7 +320,7 @@ static int run(int argc, char **argv)
 
 const command command_inspect = {.name      = "inspect",
                                  .group     = "Checkpoints",
-                                 .summary   = "what a checkpoint or plan holds",
+                                 .summary   = "show what a checkpoint or a plan holds",
                                  .help      = help,
                                  .options   = rows,
                                  .more_help = more_help,

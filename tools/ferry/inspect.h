@@ -16,6 +16,7 @@ typedef struct inspect_request {
     bool        tensors;
     bool        checksums;
     bool        stats;
+    const char *subset; /* as in ferry_plan_options; NULL: all tensors */
     uint64_t    memory_cap;
     uint32_t    n_threads;
 } inspect_request;
@@ -41,7 +42,11 @@ typedef struct inspected {
     const ferry_checkpoint  *checkpoint; /* or NULL: then it is the plan */
     ferry_checkpoint_totals  totals;     /* of either; of a plan, without files */
     const inspect_plan      *plan;
-    ferry_tensor_statistics *stats; /* [n_tensors] with --stats, else NULL */
+    ferry_tensor_statistics *stats; /* [totals.n_tensors] with --stats, else NULL */
+    /* The tensors that were asked for, by their numbers in what is inspected. */
+    size_t  *chosen;
+    size_t   n_chosen;
+    uint64_t chosen_bytes;
 } inspected;
 
 /* Its dtype is ferry's word where there is one. It lives until the next call with the same room. */
@@ -54,8 +59,11 @@ typedef struct inspect_tensor {
     char        dtype_text[FERRY_DTYPE_TEXT_BYTES];
 } inspect_tensor;
 
+/* index: below n_chosen. */
 ferry_status inspect_tensor_at(const inspected *it, size_t index, inspect_tensor *tensor_out,
                                ferry_error *error);
+/* Fills in which are chosen; a pattern that fits no tensor is an error. */
+ferry_status inspect_choose(inspected *it, const inspect_request *request, ferry_error *error);
 ferry_status inspect_plan_tensor_at(const inspect_plan *plan, size_t index,
                                     inspect_tensor *tensor_out, ferry_error *error);
 
@@ -94,7 +102,7 @@ ferry_status inspect_print_about_json(const inspected *it, const inspect_request
 
 /* ---- --stats ---- */
 
-/* Reads all floating tensors; *stats_out is for free. */
+/* Reads the floating tensors that were asked for; *stats_out is for free. */
 ferry_status inspect_measure(const ferry_checkpoint *checkpoint, const inspect_request *request,
                              size_t n_tensors, ferry_tensor_statistics **stats_out,
                              ferry_error *error);

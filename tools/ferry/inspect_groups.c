@@ -197,7 +197,7 @@ static bool make_groups(const keyed *tensors, size_t n, inspect_groups *groups)
 ferry_status inspect_group_tensors(const inspected *it, inspect_groups *groups_out,
                                    ferry_error *error)
 {
-    size_t         n       = it->totals.n_tensors;
+    size_t         n       = it->n_chosen;
     inspect_groups groups  = {.n_groups = 0};
     keyed         *tensors = calloc(n + 1, sizeof *tensors);
     ferry_status   status  = tensors == NULL ? inspect_no_memory(error) : FERRY_OK;

@@ -27,7 +27,7 @@ static void print_plan(const inspect_plan *p)
 static ferry_status print_tensors(const inspected *it, ferry_error *error)
 {
     printf(",\n\"tensors\":[");
-    for (size_t i = 0; i < it->totals.n_tensors; i++) {
+    for (size_t i = 0; i < it->n_chosen; i++) {
         inspect_tensor tensor;
         ferry_status   status = inspect_tensor_at(it, i, &tensor, error);
         if (status != FERRY_OK) {
@@ -43,7 +43,7 @@ static ferry_status print_tensors(const inspected *it, ferry_error *error)
         print_json_text(tensor.dtype);
         print_u64(",\"bytes\":", tensor.bytes);
         if (it->stats != NULL) {
-            inspect_print_stats_json(&it->stats[i]);
+            inspect_print_stats_json(&it->stats[it->chosen[i]]);
         }
         printf("}");
     }
@@ -75,6 +75,10 @@ ferry_status inspect_print_json(const inspected *it, const inspect_request *requ
     printf("{\"format\":\"ferry.inspect/1\",\"kind\":\"%s\"", inspect_kind(it));
     if (it->plan != NULL) {
         print_plan(it->plan);
+    }
+    if (request->subset != NULL) {
+        printf(",\n\"subset\":");
+        print_json_text(request->subset);
     }
     ferry_status status = print_tensors(it, error);
     if (status == FERRY_OK) {

@@ -39,6 +39,7 @@ ferry_status inspect_measure(const ferry_checkpoint *checkpoint, const inspect_r
     }
     options.memory_cap_bytes = request->memory_cap;
     options.n_threads        = request->n_threads;
+    options.subset           = request->subset;
     options.progress         = show_progress;
     options.visitor          = keep;
     options.context          = &work;
@@ -93,13 +94,13 @@ ferry_status inspect_print_stats(const inspected *it, ferry_error *error)
 {
     printf("\nTensors:\n  %-8s  %-*s  %11s  %11s  %11s  %10s  %10s  name\n", "dtype", SHAPE_WIDTH,
            "shape", "least", "most", "mean", "NaN", "infinite");
-    for (size_t i = 0; i < it->totals.n_tensors; i++) {
+    for (size_t i = 0; i < it->n_chosen; i++) {
         inspect_tensor tensor;
         ferry_status   status = inspect_tensor_at(it, i, &tensor, error);
         if (status != FERRY_OK) {
             return status;
         }
-        print_row(&tensor, &it->stats[i]);
+        print_row(&tensor, &it->stats[it->chosen[i]]);
     }
     return FERRY_OK;
 }

@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void print_head(const inspected *it, const char *path)
+static void print_head(const inspected *it, const inspect_request *r)
 {
     const ferry_checkpoint_totals *t = &it->totals;
     char                           text[4][32];
-    printf("%s: a %s, %s tensor%s of %s", path,
+    printf("%s: a %s, %s tensor%s of %s", r->path,
            it->checkpoint == NULL ? inspect_kind(it)
            : t->is_sharded        ? "sharded checkpoint"
                                   : "logical checkpoint",
@@ -24,6 +24,11 @@ static void print_head(const inspected *it, const char *path)
                format_bytes((double)t->file_bytes, text[1]));
     }
     putchar('\n');
+    if (r->subset != NULL) {
+        printf("%s tensor%s of %s fit%s the patterns\n", format_count(it->n_chosen, text[2]),
+               plural(it->n_chosen), format_bytes((double)it->chosen_bytes, text[0]),
+               it->n_chosen == 1 ? "s" : "");
+    }
 }
 
 static void print_plan(const inspect_plan *p)
@@ -80,7 +85,7 @@ static void print_groups(const inspect_groups *groups)
 static ferry_status print_tensors(const inspected *it, ferry_error *error)
 {
     printf("\nTensors:\n  %-8s  %-*s  %12s  name\n", "dtype", SHAPE_WIDTH, "shape", "bytes");
-    for (size_t i = 0; i < it->totals.n_tensors; i++) {
+    for (size_t i = 0; i < it->n_chosen; i++) {
         inspect_tensor tensor;
         char           shape[SHAPE_TEXT_BYTES];
         ferry_status   status = inspect_tensor_at(it, i, &tensor, error);
@@ -168,7 +173,7 @@ ferry_status inspect_print_table(const inspected *it, const inspect_request *req
     if (status != FERRY_OK) {
         return status;
     }
-    print_head(it, request->path);
+    print_head(it, request);
     status = print_parts(it, request, &groups, error);
     inspect_groups_free(&groups);
     return status;
