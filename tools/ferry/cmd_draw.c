@@ -12,9 +12,10 @@ static const char help[] =
     "Usage: ferry draw [OPTION]... SPEC\n"
     "\n"
     "Draws how one tensor gets from one layout to another, as an SVG picture: what each rank\n"
-    "holds before and after, and which rank sends it what. SPEC is a ferry.spec/1 file. The\n"
-    "tensor is drawn as a matrix: its last dimension runs to the right, the others are folded\n"
-    "into rows. Ranks that hold the same elements are drawn in copies of the matrix.\n";
+    "holds before and after, and which rank sends it what. SPEC is a JSON file that says how each\n"
+    "side cuts the tensors (ferry.spec/1: see examples/ and docs/formats.md). The tensor is drawn\n"
+    "as a matrix: its last dimension runs to the right, the others are folded into rows. Ranks\n"
+    "that hold the same elements are drawn in copies of the matrix.\n";
 
 static const char more_help[] =
     "\n"

@@ -29,9 +29,9 @@ typedef struct info_request {
 
 enum { OPT_JSON = 256, OPT_NO_MEASURE };
 
-static const option_row rows[] = {OPTION("json", NULL, OPT_JSON, "print ferry.info/1 for machines"),
-                                  OPTION("no-measure", NULL, OPT_NO_MEASURE, "measure nothing"),
-                                  OPTION_END};
+static const option_row rows[] = {
+    OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.info/1)"),
+    OPTION("no-measure", NULL, OPT_NO_MEASURE, "measure nothing"), OPTION_END};
 
 static const double MEASURE_SECONDS = 0.5;
 
@@ -189,7 +189,7 @@ static int run(int argc, char **argv)
 
 const command command_info = {.name      = "info",
                               .group     = "Ranks and machines",
-                              .summary   = "engines, limits of this machine, and settings",
+                              .summary   = "show engines, limits of this machine, and settings",
                               .help      = help,
                               .options   = rows,
                               .more_help = more_help,

@@ -14,12 +14,16 @@ static const char help[] =
     "Usage: ferry plan [OPTION]... SPEC\n"
     "\n"
     "Plans how the weights of a sharded model get from one layout to another: which box of which\n"
-    "tensor goes from which rank to which, and with --schedule also when. SPEC is a ferry.spec/1\n"
-    "file, or a plan that was saved with --save. Nothing is moved, and no other machine is\n"
-    "needed: a plan of 16,384 ranks is made on a laptop.\n"
+    "tensor goes from which rank to which, and with --schedule also when. SPEC is a JSON file "
+    "that\n"
+    "names the tensors and says how each side cuts them over its ranks (ferry.spec/1: see "
+    "examples/\n"
+    "and docs/formats.md), or a plan that was saved with --save. Nothing is moved, and no other\n"
+    "machine is needed: a plan of 16,384 ranks is made on a laptop.\n"
     "\n"
     "Without options it prints a table: the bytes that travel and stay, the busiest ranks, how\n"
-    "well the senders share the work, and the bound that no plan without relays can beat.\n";
+    "well the senders share the work, and the least that the busiest could do: no plan can beat\n"
+    "that bound in which receivers pass nothing on.\n";
 
 static const char more_help[] =
     "\n"
@@ -112,14 +116,15 @@ static int check_request(const plan_request *r, const ferry_plan *plan)
     char     text[128];
     uint32_t n_ranks = ferry_plan_world_size(plan);
     if (r->has_rank && r->rank >= n_ranks) {
-        snprintf(text, sizeof text, "rank %u is not in the world of %u ranks", r->rank, n_ranks);
+        snprintf(text, sizeof text, "--rank: rank %u is not in the world of %u rank%s", r->rank,
+                 n_ranks, plural(n_ranks));
         return fail("plan", text);
     }
     /* The library passes over them, as a world may be larger than a plan; here it is a slip. */
     for (size_t i = 0; i < r->planning.n_lost_ranks; i++) {
         if (r->lost[i] >= n_ranks) {
-            snprintf(text, sizeof text, "--without: rank %u is not in the world of %u ranks",
-                     r->lost[i], n_ranks);
+            snprintf(text, sizeof text, "--without: rank %u is not in the world of %u rank%s",
+                     r->lost[i], n_ranks, plural(n_ranks));
             return fail("plan", text);
         }
     }
@@ -141,9 +146,10 @@ static int print_all(const plan_request *r, const ferry_plan *plan, const ferry_
     }
     if (status == EXIT_DONE && r->prove) {
         char text[2][UNIT_TEXT_BYTES];
-        printf("\nProven: %s moves write every element of %s destination shards exactly once\n",
-               format_count(proof->n_moves, text[0]),
-               format_count(proof->n_destination_shards, text[1]));
+        printf("\nProven: %s move%s write%s every element of %s destination shard%s exactly once\n",
+               format_count(proof->n_moves, text[0]), plural(proof->n_moves),
+               proof->n_moves == 1 ? "s" : "", format_count(proof->n_destination_shards, text[1]),
+               plural(proof->n_destination_shards));
     }
     return status;
 }
@@ -247,7 +253,7 @@ static int run(int argc, char **argv)
 
 const command command_plan = {.name      = "plan",
                               .group     = "Plan and move",
-                              .summary   = "plan a move between two layouts, and predict it",
+                              .summary   = "plan a move between two layouts, and predict its time",
                               .help      = help,
                               .options   = plan_option_rows,
                               .more_help = more_help,

@@ -16,7 +16,9 @@ static const char help[] =
     "Moves the weights of a sharded model from one layout to another, on this machine, and proves\n"
     "it: starts the ranks, fills their source shards with bytes that are all different, moves\n"
     "them, compares every byte of every destination shard with what should be there, and says how\n"
-    "fast it went. SPEC is a ferry.spec/1 file, or a plan that was saved with ferry plan --save.\n";
+    "fast it went. SPEC is a JSON file that says how each side cuts the tensors (ferry.spec/1: "
+    "see\n"
+    "examples/ and docs/formats.md), or a plan that was saved with ferry plan --save.\n";
 
 static const char more_help[] =
     "\n"

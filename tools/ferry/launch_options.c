@@ -176,8 +176,9 @@ static int check_together(launch_request *r, bool has_first_rank)
         r->n_world = r->n_ranks;
     }
     if (r->first_rank > r->n_world || r->n_ranks > r->n_world - r->first_rank) {
-        return fail_usage("launch", "%u ranks from %u on do not fit into a world of %u", r->n_ranks,
-                          r->first_rank, r->n_world);
+        return fail_usage("launch",
+                          "-n %u ranks from --first-rank %u on do not fit into a --world of %u",
+                          r->n_ranks, r->first_rank, r->n_world);
     }
     return EXIT_DONE;
 }

@@ -113,7 +113,7 @@ static void go_on_ending(launch_job *job)
         }
         kill_all(job);
     } else if (job->n_running + job->n_left > 0) {
-        launch_fail(job, EXIT_FAILED, "%u ranks do not end although they were killed",
+        launch_fail(job, EXIT_FAILED, "ranks that do not end although they were killed: %u",
                     job->n_running + job->n_left);
         job->n_running = 0;
         job->n_left    = 0;

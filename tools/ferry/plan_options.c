@@ -24,30 +24,32 @@ enum {
 
 const option_row plan_option_rows[] = {
     OPTION_LOUDNESS,
-    OPTION("json", NULL, OPT_JSON, "print ferry.plan/1 for machines, streamed"),
+    OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.plan/1), with every move"),
     OPTION("summary", NULL, OPT_SUMMARY, "leave the moves and batches out of --json"),
     OPTION("rank", "R", OPT_RANK,
-           "only the moves and batches that rank R sends or receives; ids stay the same"),
+           "only the moves and batches that rank R sends or receives, with the numbers that they "
+           "have in "
+           "the whole plan"),
     REPLICA_ROW,
     PATTERN_ROWS("destination tensors"),
     OPTION(
         "without", "RANKS", OPT_WITHOUT,
         "plan again after RANKS (3,7) were lost: nothing comes from them or goes to them. Status 1 "
         "if something is wanted that only they held"),
+    OPTION("prove", NULL, OPT_PROVE,
+           "check every element of every destination shard against the spec, with a second planner "
+           "that shares no code with the first; status 1 if a single element is wrong"),
     OPTION(
-        "prove", NULL, OPT_PROVE,
-        "check the whole printed plan against the spec, with a slow reference that shares no code "
-        "with the planner; status 1 if a single element is wrong"),
-    OPTION("save", "FILE", OPT_SAVE,
-           "write the plan's input and digest to FILE: the form to cache"),
+        "save", "FILE", OPT_SAVE,
+        "save the plan to FILE, for ferry plan, run and inspect; small, for it keeps what the plan "
+        "follows from, and not its moves"),
     OPTION_WORDS(
         "optimal first-fit first-fit-half", "schedule", "[RULE]", OPT_SCHEDULE,
         "say in which round everything travels, and predict how long it takes on the spec's "
         "cluster; see below"),
     OPTION("trace", "FILE", OPT_TRACE,
-           "the same, and write its timeline to FILE: a Chrome trace, which opens in Perfetto. "
-           "FILE is "
-           "replaced when the trace is complete"),
+           "make a schedule, as --schedule does, and write its timeline to FILE: a Chrome trace, "
+           "which opens in Perfetto. FILE is replaced when the trace is complete"),
     OPTION_HEADING("A schedule"),
     OPTION_NOTE(
         "  Moves are cut into segments, segments for one receiver fill batches, and batches get\n"

@@ -77,11 +77,12 @@ static void print_head(const plan_request *r)
 static void print_report(const plan_request *r, const ferry_schedule_report *report)
 {
     char bytes[32], relayed[32], first[32], second[32];
-    printf("  rounds        %s; the busiest rank sends or receives %s batches\n",
-           format_count(report->rounds, first), format_count(report->degree, second));
-    printf("  batches       %s of %s segments, %s, of which %s are relayed\n",
+    printf("  rounds        %s; the busiest rank sends or receives %s batch%s\n",
+           format_count(report->rounds, first), format_count(report->degree, second),
+           report->degree == 1 ? "" : "es");
+    printf("  batches       %s of %s segment%s, %s, of which %s are relayed\n",
            format_count(report->n_batches, first), format_count(report->n_segments, second),
-           format_bytes((double)report->bytes, bytes),
+           plural(report->n_segments), format_bytes((double)report->bytes, bytes),
            format_bytes((double)report->relayed_bytes, relayed));
     if (report->has_seconds) {
         printf("  predicted     %s, %.1f %% of the optimum (%.4f times the bound)\n",

@@ -97,10 +97,12 @@ static void print_totals(const ferry_plan *plan, const ferry_plan_totals *totals
     char digest[33], moved[32], local[32], total[32], tensors[32], classes[32], ranks[32],
         moves[32];
     ferry_plan_digest(plan, digest);
-    printf("%s tensors in %s layout classes, %s ranks, %s moves\n",
-           format_count(statistics->n_tensors, tensors),
+    uint32_t n_ranks = ferry_plan_world_size(plan);
+    printf("%s tensor%s in %s layout class%s, %s rank%s, %s move%s\n",
+           format_count(statistics->n_tensors, tensors), plural(statistics->n_tensors),
            format_count(statistics->layout_classes, classes),
-           format_count(ferry_plan_world_size(plan), ranks), format_count(totals->n_moves, moves));
+           statistics->layout_classes == 1 ? "" : "es", format_count(n_ranks, ranks),
+           plural(n_ranks), format_count(totals->n_moves, moves), plural(totals->n_moves));
     printf("%s in all: %s between ranks, %s stay on their rank\n",
            format_bytes((double)totals->moved_bytes + (double)totals->local_bytes, total),
            format_bytes((double)totals->moved_bytes, moved),

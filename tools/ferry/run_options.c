@@ -36,14 +36,15 @@ const option_row run_option_rows[] = {
         "or end, every destination read again"),
     OPTION_WORDS(
         "in-place swap", "commit", "HOW", OPT_COMMIT,
-        "in-place (default), or swap: a run writes to a second buffer, which takes as much memory "
-        "again"),
+        "in-place (default): a run writes into the destination; or swap: into a second buffer, "
+        "which takes the place of the first when all is there, for as much memory again"),
     OPTION_WORDS(
         "ferry malloc", "memory", "KIND", OPT_MEMORY,
         "where shards lie: ferry (default), memory that other ranks reach best, or malloc, plain "
         "memory as a program has it"),
     OPTION("memory-cap", "SIZE", OPT_MEMORY_CAP,
-           "the most memory of a rank for staging; default 64M"),
+           "the most memory of a rank for slots, through which bytes go that cannot be written to "
+           "their places directly; default 64M"),
     SLOT_BYTES_ROW(", or less as the cap asks"),
     OPTION("threads", "N", OPT_THREADS,
            "threads that copy, of each rank; default a fair share of the cores"),
@@ -63,7 +64,7 @@ const option_row run_option_rows[] = {
         "write the timelines of the plan's schedule and of the last run, side by side, to FILE: a "
         "Chrome trace, which opens in Perfetto"),
     OPTION_LOUDNESS,
-    OPTION("json", NULL, OPT_JSON, "print ferry.run/1 for machines"),
+    OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.run/1)"),
     JOIN_ROW,
     OPTION_HIDDEN("started", OPT_STARTED),
     OPTION_END};

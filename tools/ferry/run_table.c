@@ -117,8 +117,8 @@ static void print_memory(const run_request *r, const run_summary *s)
     if (s->later_work == 0) {
         printf("           runs after the first planned, allocated and registered nothing\n");
     } else {
-        printf("           runs after the first planned, allocated or registered %s times\n",
-               format_count(s->later_work, text[0]));
+        printf("           runs after the first planned, allocated or registered %s time%s\n",
+               format_count(s->later_work, text[0]), plural(s->later_work));
     }
 }
 
