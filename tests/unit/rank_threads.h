@@ -13,7 +13,7 @@
  * Runs a function as every rank of a world of threads. cmocka's checks work in the first thread
  * only, so ranks record what was wrong first, and the test fails with that.
  */
-enum { MOST_RANKS = 16 };
+enum { MOST_RANKS = 40 };
 
 typedef struct rank_thread {
     ferry_world *world;

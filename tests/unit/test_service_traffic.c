@@ -53,6 +53,7 @@ typedef struct traffic {
     bool (*sends)(uint32_t from, uint32_t to, uint32_t n_ranks);
     uint32_t n_tasks;    /* that a rank sends to another one, BYTES together */
     uint64_t slot_bytes; /* 0: the default, which takes all of them */
+    uint32_t paths;      /* 0: through slots */
     size_t   bytes;      /* given to gathers by all ranks */
     size_t   calls;
     size_t   to_root; /* from all others */
@@ -82,6 +83,12 @@ static bool in_fours(uint32_t from, uint32_t to, uint32_t n_ranks)
     return from != to && from / 4 == to / 4;
 }
 
+static bool with_rank_0(uint32_t from, uint32_t to, uint32_t n_ranks)
+{
+    (void)n_ranks;
+    return from != to && (from == 0 || to == 0);
+}
+
 static void add_tasks(rank_thread *self, ferry_service *service, ferry_buffer *from,
                       ferry_buffer *to)
 {
@@ -109,7 +116,7 @@ static void work(rank_thread *self)
     unsigned char        *memory  = calloc(self->n_ranks + 1, BYTES);
     ferry_buffer          from    = {.base = memory, .bytes = BYTES};
     ferry_buffer          to[MOST_RANKS];
-    options.paths      = FERRY_PATH_STAGED;
+    options.paths      = wanted->paths == 0 ? (uint32_t)FERRY_PATH_STAGED : wanted->paths;
     options.slot_bytes = wanted->slot_bytes == 0 ? options.slot_bytes : wanted->slot_bytes;
     memset(memory, (int)self->rank + 1, BYTES);
     for (uint32_t r = 0; r < self->n_ranks; r++) {
@@ -216,6 +223,18 @@ static void test_batches(void **state)
     }
 }
 
+/* A rank with so many peers that a step of it sends several items: every byte arrives. */
+static void test_many_peers(void **state)
+{
+    static const uint32_t paths[] = {FERRY_PATH_STAGED, FERRY_PATH_STAGED | FERRY_PATH_MAPPED};
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        run_ranks(
+            MOST_RANKS, NULL, work,
+            &(traffic){.sends = with_rank_0, .n_tasks = 6, .slot_bytes = 4000, .paths = paths[i]});
+    }
+}
+
 /*
  * Regions: what all ranks tell each other of a symmetric one does not grow with those that there
  * are or with the world, and of registered memory they tell nothing until its key is handed over.
@@ -274,9 +293,8 @@ static void test_regions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tasks),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_tasks),   cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_batches), cmocka_unit_test(test_many_peers),
         cmocka_unit_test(test_regions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
