@@ -1,9 +1,8 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""ferry carries the weights of a sharded model from one parallel layout to another.
+"""ferry moves the weights of a sharded model from one parallel layout to another.
 
-Nothing but the standard library is needed. torch and numpy tensors are taken where they come, and
-neither is imported before it is. Names are loaded when they are first used, so that importing ferry
-costs little.
+Only the standard library is required. Tensors of torch and numpy are accepted, but ferry imports
+neither by itself. Names are loaded when they are first used, so ``import ferry`` is fast.
 
 >>> import ferry
 >>> rows = {"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}

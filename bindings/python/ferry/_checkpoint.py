@@ -1,5 +1,5 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Checkpoints on disk: looking at them, writing them in other layouts, verifying that two are the same."""
+"""Checkpoints on disk: inspecting them, writing them in other layouts, verifying two are equal."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ class File(NamedTuple):
     seconds="Time since the work began.",
 )
 class WorkProgress(NamedTuple):
-    """How far :func:`reshard` or :func:`verify` is; given to the callback some ten times a second."""
+    """How far :func:`reshard` or :func:`verify` has come; passed to the callback some ten times
+    per second.
+    """
 
     phase: str
     done_bytes: int
@@ -124,7 +126,8 @@ class Checkpoint:
 
     @property
     def tensors(self) -> Sequence[Tensor]:
-        """All tensors, in the order of the files; each is read when it is asked for."""
+        """All tensors, in the order of the files; each is read from the header when you access it.
+        """
         return _Rows(self.n_tensors, lambda index: Tensor(*self._handle.tensor_at(index)))
 
     @property
@@ -134,7 +137,7 @@ class Checkpoint:
 
     @property
     def layout(self) -> Optional[Dict[str, Any]]:
-        """Of a sharded checkpoint: mesh, ranks, stages and rules. None of another."""
+        """The mesh, ranks, stages and rules of a sharded checkpoint; None for a logical one."""
         if self._layout is None and self.is_sharded:
             self._layout = json.loads(self._handle.write_layout())
         return self._layout
@@ -172,7 +175,7 @@ class Checkpoint:
 def inspect(path: Path) -> Checkpoint:
     """Opens a checkpoint: a safetensors file, an index file, or a folder, logical or sharded.
 
-    All headers are read, and held against the sizes of the files and against each other.
+    All headers are read, and checked against the sizes of the files and each other.
 
     >>> import ferry, os, struct, tempfile
     >>> header = b'{"w": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}}'
@@ -209,7 +212,7 @@ class ReshardResult:
 
     @property
     def gbytes_per_s(self) -> float:
-        """10^9 bytes written a second, until everything was synced."""
+        """10^9 bytes written per second, including the sync."""
         return self.written_bytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
 
@@ -229,20 +232,20 @@ def reshard(
 ) -> ReshardResult:
     """Writes a checkpoint in another layout, in bounded memory and without starting ranks.
 
-    ``to`` is ``"hf"`` (one logical checkpoint), a short form such as ``"tp=4,pp=2"``, the path of a
-    ``ferry.layout/1`` file, that as a dict, or a sharded checkpoint, to get its layout. ``dst``
-    must not exist; it appears when everything is written and synced, and after a failure there is
-    nothing.
+    ``to`` is ``"hf"`` (one logical checkpoint, with whole tensors), a short form such as
+    ``"tp=4,pp=2"``, the path of a ``ferry.layout/1`` file, the same as a dict, or a sharded
+    checkpoint, whose layout is used. ``dst`` must not exist; it appears when everything is written
+    and synced, and after a failure it does not exist.
 
-    ``subset`` takes only tensors that fit a pattern; ``cast`` is what floating tensors become
-    (``"bf16"``, ``torch.bfloat16``); ``part_bytes`` limits the files of a logical result,
-    ``memory_cap`` the buffers and ``threads`` the threads (0: the defaults). ``resume`` goes on
-    where an equal run ended. With ``dry_run`` nothing is written, and ``dst`` is only needed for an
-    estimate of the time.
+    ``subset`` takes only tensors whose names match a pattern; ``cast`` is the new dtype of
+    floating-point tensors (``"bf16"``, ``torch.bfloat16``). In bytes, ``part_bytes`` limits the
+    files of a logical result and ``memory_cap`` the buffers; ``threads`` is the number of threads
+    (0: the default). ``resume`` continues an interrupted run with the same arguments. With
+    ``dry_run`` nothing is written, and ``dst`` is only needed for an estimate of the time.
 
-    ``progress`` is called with a :class:`WorkProgress`, some ten times a second and not at all
-    where there is next to nothing to do. If it returns False, the run ends with :class:`Stopped`;
-    what it raises comes out of this call.
+    ``progress`` is called with a :class:`WorkProgress`, some ten times per second; for very short
+    work it may not be called. If it returns False, the run ends with :class:`Stopped`; if it raises
+    an exception, this call raises it.
 
     >>> import ferry, os, struct, tempfile
     >>> header = b'{"w": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}}'
@@ -300,7 +303,7 @@ def _told(progress: Optional[ProgressCallback]) -> Optional[Callable[..., Option
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """What :func:`verify` found equal."""
+    """What :func:`verify` has compared and found equal."""
 
     n_tensors: int
     tensor_bytes: int
@@ -325,8 +328,8 @@ def verify(
 ) -> VerifyResult:
     """Whether two checkpoints hold the same tensors, whatever their layouts.
 
-    Names, shapes, dtypes and every bit of every replica are compared, not metadata. Raises
-    :class:`Different`, whose ``tensor`` is the first that differs and whose ``slice`` is the
+    Names, shapes, dtypes and every bit of every replica are compared; metadata are not. Raises
+    :class:`Different`, whose ``tensor`` is the first tensor that differs and whose ``slice`` is the
     element.
     """
     sides = [one if isinstance(one, Checkpoint) else inspect(one) for one in (a, b)]

@@ -1,5 +1,6 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""What is installed here, and which ranks this process would meet: the first thing to look at."""
+"""What is installed here, and which ranks this process would connect to: the first thing to check.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ _LAUNCHERS = (
 
 
 def show_config(file: Any = None) -> None:
-    """Prints what ferry has here, who this process is among ranks, and whether a first refit works.
+    """Prints what is installed, which rank this process is, and whether a minimal refit works.
 
-    ``file`` is where it is written (default: standard output). No rank is waited for, and neither
-    torch nor numpy is imported. ``ferry info`` tells more of the machine.
+    ``file`` is where it is written (default: standard output). It waits for no other rank, and
+    imports neither torch nor numpy. ``ferry info`` prints more about the machine.
 
     >>> import ferry
     >>> ferry.show_config()

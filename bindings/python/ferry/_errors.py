@@ -12,11 +12,12 @@ from . import _publish
 
 
 class Error(RuntimeError):
-    """What ferry raises: one sentence that names the thing, the numbers and the remedy.
+    """Base class of ferry's exceptions. Its text is one sentence that names the object, the numbers
+    and the remedy.
 
-    ``status`` is the library's name of the failure. ``tensor``, ``ranks`` and ``slice`` are what the
-    sentence speaks of: a name, a tuple of ranks in the order of their mention, and the text of a
-    box such as ``"0:4, 8:16"``; ``None`` and ``()`` where it speaks of none.
+    ``status`` is the library's name of the failure. ``tensor``, ``ranks`` and ``slice`` are what
+    the sentence is about: a name, a tuple of ranks in the order of their mention, and the text of a
+    box such as ``"0:4, 8:16"``; where the sentence is about none, they are ``None`` and ``()``.
 
     >>> import ferry
     >>> try:
@@ -46,7 +47,7 @@ class Error(RuntimeError):
 
 
 class Misuse(Error):
-    """A mistake in the calling program: a call out of order, or on something that was closed."""
+    """A mistake in the calling program: a call out of order, or on a closed object."""
 
     status = "ERR_MISUSE"
 
@@ -76,9 +77,10 @@ class LimitExceeded(Error):
 
 
 class FileError(Error, OSError):
-    """A file could not be read or written: ``filename``, and ``errno`` where the system says why.
+    """A file could not be read or written: ``filename``, and ``errno`` if the system gives a
+    reason.
 
-    One that is not there is a ``FileNotFoundError`` too.
+    If the file does not exist, the exception is a ``FileNotFoundError`` too.
     """
 
     status = "ERR_IO"
@@ -116,7 +118,7 @@ class Unsupported(Error):
 
 
 class ExchangeFailed(Error):
-    """The caller's exchange of messages failed; the cause is what it raised."""
+    """The caller's exchange of messages failed; its own exception is the ``__cause__``."""
 
     status = "ERR_EXCHANGE"
 
@@ -134,7 +136,7 @@ class Stopped(Error):
 
 
 class PeerLost(Error):
-    """A rank of the world was lost: survivors may ``World.shrink`` and go on."""
+    """A rank of the world was lost; the survivors may call ``World.shrink`` and continue."""
 
     status = "ERR_PEER_LOST"
 
@@ -152,7 +154,7 @@ class Aborted(Error):
 
 
 class Denied(Error):
-    """The other side did not prove the secret."""
+    """The other process did not prove that it knows the secret (``FERRY_SECRET``)."""
 
     status = "ERR_DENIED"
 

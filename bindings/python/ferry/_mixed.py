@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class MixedCommOp(IntEnum):
-    """What is done. B is a number of rows, dp that of data-parallel groups.
+    """The operation. B is a number of rows, dp the number of data-parallel ranks.
 
     ``ALLREDUCE``: B to B rows, the sum over all ranks. ``ALLGATHER``: B to dp B, the inputs in
     order of dp ranks. ``REDUCESCATTER``: dp B to B, this dp rank's chunk of the sum.
@@ -45,12 +45,13 @@ class MixedCommOp(IntEnum):
 
 
 class MixedCommMode(IntEnum):
-    """How it is done.
+    """The way in which an operation is done.
 
     ``WAITS`` waits the fewest times, ``BYTES1`` moves the fewest bytes inside nodes and ``BYTES2``
-    between them too; ``MC`` writes once what all ranks of a node read in place, ``UC`` to each of
-    them. ``NCCL_ONE`` and ``NCCL_TP_DP`` are library collectives, on hosts ferry's own rings.
-    ``AUTOTUNE`` is the fastest that was measured. The names of the C library are aliases.
+    also between them. In the ``MC`` form (multicast) a rank writes once and all ranks of the node
+    read in place, in the ``UC`` form (unicast) it writes to each of them. ``NCCL_ONE`` and
+    ``NCCL_TP_DP`` stand for plain library collectives; on hosts they are ferry's own rings.
+    ``AUTOTUNE`` is the fastest mode that was measured. The names of the C library are aliases.
     """
 
     FUSED_OPT_WAITS_MC = 0
@@ -82,7 +83,7 @@ class MixedCommMode(IntEnum):
     chosen="Whether AUTOTUNE takes it for sizes near this one.",
 )
 class MixedCommTiming(NamedTuple):
-    """What autotune has measured: one operation of one size in one mode."""
+    """A measurement of autotune: one operation of one size in one mode."""
 
     op: MixedCommOp
     mode: MixedCommMode
@@ -101,7 +102,7 @@ class MixedCommTiming(NamedTuple):
     between_bytes="Bytes sent to other nodes.",
 )
 class MixedCommCounts(NamedTuple):
-    """What this rank has done since the handler was made, or since ``reset_counts``."""
+    """Counts of what this rank has done since the handler was made, or since ``reset_counts``."""
 
     calls: int
     steps: int
@@ -140,7 +141,7 @@ class MixedCommCounts(NamedTuple):
     between_note="Why nobody does, where that is so.",
 )
 class MixedCommInfo(NamedTuple):
-    """The topology and the engines of a handler, with what was left open filled in."""
+    """The topology and the engines of a handler, with all defaults filled in."""
 
     world_rank: int
     world_size: int
@@ -294,11 +295,11 @@ class MixedCommHandler(_ferry.MixedComm):
         return [MixedCommMode(number) for number in sorted(self._valid_modes())]
 
     def select_autotune_mode(self, op: Op, x_in: Any) -> MixedCommMode:
-        """The mode that ``AUTOTUNE`` takes for this input. Local: nothing runs."""
+        """The mode that ``AUTOTUNE`` chooses for this input. Local: nothing runs."""
         return MixedCommMode(self._select_mode(op, x_in))
 
     def describe(self) -> MixedCommInfo:
-        """Topology and engines, with what was left open filled in."""
+        """Topology and engines, with all defaults filled in."""
         return MixedCommInfo(*self._describe())
 
     def counts(self) -> MixedCommCounts:
@@ -306,7 +307,7 @@ class MixedCommHandler(_ferry.MixedComm):
         return MixedCommCounts(*self._counts())
 
     def timings(self) -> List[MixedCommTiming]:
-        """What ``run_autotune`` has measured, or the loaded table says."""
+        """The measurements of ``run_autotune``, or of the loaded table."""
         return [
             MixedCommTiming(MixedCommOp(op), MixedCommMode(mode), nbytes, block, seconds, chosen)
             for op, mode, nbytes, block, seconds, chosen in self._timings()
@@ -317,7 +318,7 @@ class MixedCommHandler(_ferry.MixedComm):
         self._save_tuning(os.fspath(path))
 
     def shutdown(self) -> None:
-        """Frees memory and closes what was opened. A second time does nothing."""
+        """Frees memory and closes transports. A second call does nothing."""
         try:
             self._shut_down()
         finally:
@@ -356,7 +357,7 @@ class MixedCommHandler(_ferry.MixedComm):
 def run_mixed_comm(
     op: Op, handler: MixedCommHandler, x_in: Any, x_out: Any = None, mode: Mode = None
 ) -> Any:
-    """Carries out one operation on a handler, and returns ``x_out``.
+    """Runs one operation on a handler, and returns ``x_out``.
 
     ``x_in`` is a contiguous torch, numpy or buffer-protocol tensor whose first dim counts rows; so
     is ``x_out``, which is made where it is ``None``. It may be ``x_in`` itself; where one is dp

@@ -18,10 +18,10 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 class Spec:
-    """Two layouts of one model, a ``ferry.spec/1``: as a dict, as a JSON text, or as a file.
+    """Two layouts of one model in the format ``ferry.spec/1``: a dict, JSON text, or a file.
 
-    In a dict, a dtype of torch or numpy may stand in the place of its name, and ``"model"`` is
-    relative to the working directory. A spec is checked when it is made, and does not change.
+    In a dict, a dtype of torch or numpy may replace its name, and ``"model"`` is relative to the
+    working directory. A spec is checked when it is made, and is immutable.
 
     >>> import ferry
     >>> rows = {"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}
@@ -71,12 +71,12 @@ class Spec:
 
     @classmethod
     def load(cls, path: Path) -> "Spec":
-        """Reads a spec from a file, and the headers of the model that it names beside it."""
+        """Reads a spec from a file and, if it names a model, the headers of the model's files."""
         return cls(path=path)
 
     @property
     def n_tensors(self) -> int:
-        """How many tensors the model has, repeated entries expanded."""
+        """The number of tensors in the model, repeated entries expanded."""
         return self._handle.tensor_count
 
     @never_raises
@@ -100,9 +100,9 @@ class Spec:
 class Move(NamedTuple):
     """One box of one tensor, from a rank to another or to itself.
 
-    Begins and lengths count in the local shards of receiver and sender; of flat shards, in the
-    shape before they were flattened (:attr:`Shard.full_shape`). ``length`` and ``src_length``
-    differ only where tensors are stacked, by leading ones.
+    Begins and lengths are indices in the local shards of receiver and sender; for flat shards, in
+    the shape before flattening (:attr:`Shard.full_shape`). ``length`` and ``src_length`` differ
+    only where tensors are stacked, by leading ones.
     """
 
     task_id: int
@@ -137,7 +137,7 @@ class Move(NamedTuple):
     bytes="Bytes of the shard.",
 )
 class Shard(NamedTuple):
-    """What a rank holds of one tensor."""
+    """The part of one tensor that a rank holds."""
 
     dtype: str
     shape: Tuple[int, ...]
@@ -169,7 +169,7 @@ class RankBytes(NamedTuple):
     busiest_bytes="The least that the busiest sender sends, whichever replicas send.",
 )
 class Bound(NamedTuple):
-    """What no plan without relays can be faster than."""
+    """The lower bound of any plan without relays, and which rank or node decides it."""
 
     seconds: Optional[float]
     rank: int
@@ -190,9 +190,9 @@ class Statistics(NamedTuple):
 class Plan:
     """Which box of which tensor goes from which rank to which. Made by :func:`plan`.
 
-    A plan keeps layout classes and not moves: these are made while they are asked for, so a plan of
-    thousands of ranks is small. It does not change, and several threads may use it. Two plans are
-    equal if their digests are.
+    A plan does not store moves: they are computed while you iterate over them, so even a plan for
+    thousands of ranks is small. A plan is immutable, and several threads may use it. Two plans are
+    equal if their digests are equal.
     """
 
     def __init__(self, handle: "_ferry.Plan") -> None:
@@ -202,26 +202,26 @@ class Plan:
 
     @classmethod
     def load(cls, path: Path) -> "Plan":
-        """Plans again what :meth:`save` kept, and checks that the outcome is the same."""
+        """Makes the plan that :meth:`save` saved again, and checks that it is the same."""
         return cls(_ferry.plan_load(path))
 
     def save(self, path: Path) -> None:
-        """Saves what the plan is made from, and its digest: small whatever the number of moves."""
+        """Saves the plan's input and its digest: a small file whatever the number of moves."""
         self._handle.save(path)
 
     @property
     def world_size(self) -> int:
-        """The plan's ranks are 0 to this - 1, those without any tensor included."""
+        """The plan's ranks are 0 to ``world_size - 1``, including ranks without any tensor."""
         return self._handle.world_size
 
     @property
     def digest(self) -> str:
-        """32 hex digits of what the plan is made from."""
+        """A hash of the plan's input, 32 hexadecimal digits: equal plans have equal digests."""
         return self._handle.digest
 
     @property
     def n_moves(self) -> int:
-        """How many moves there are."""
+        """The number of moves."""
         return self._handle.totals[0]
 
     @property
@@ -236,7 +236,7 @@ class Plan:
 
     @property
     def bound(self) -> Bound:
-        """What no plan without relays can be faster than."""
+        """The lower bound of any plan without relays, and which rank or node decides it."""
         return Bound(*self._handle.bound)
 
     @property
@@ -251,7 +251,7 @@ class Plan:
     def moves(self, rank: Optional[int] = None) -> Iterator[Move]:
         """The moves that ``rank`` sends or receives, or all, in order of their task ids.
 
-        They are made one after the other, and only as far as they are asked for.
+        They are computed one after the other, as you iterate.
 
         >>> import ferry
         >>> whole = {"mesh": [], "rules": [{"match": "*"}]}
@@ -268,18 +268,18 @@ class Plan:
         return map(tuple.__new__, repeat(Move), tuples)  # what Move._make does, without its call
 
     def traffic(self, rank: Optional[int] = None) -> Dict[Tuple[int, int], int]:
-        """Bytes by ``(from, to)``, for pairs that have any; what stays is under ``(rank, rank)``.
+        """Bytes by ``(from, to)``, for pairs that exchange any; bytes that stay are under ``(rank,
+        rank)``.
 
-        With ``rank``, only what that rank sends or receives: of a plan of thousands of ranks, one
-        row and one column of the matrix.
+        With ``rank``, only what that rank sends or receives: one row and one column of the matrix.
         """
         return self._handle.traffic(None if rank is None else _rank(rank))
 
     def shards(self, side: str, rank: int) -> Dict[str, Shard]:
-        """What ``rank`` holds on a side (``"source"`` or ``"destination"``), by tensor.
+        """The shards that ``rank`` holds on a side (``"source"`` or ``"destination"``), by tensor.
 
-        In the order of the spec, and also those without elements. Source tensors that no
-        destination wants are left out.
+        In the order of the spec, including those without elements. Source tensors that no
+        destination needs are left out.
         """
         return {
             name: Shard(dtype, full if flat is None else (flat[1] - flat[0],), full, whole, flat, n)
@@ -325,12 +325,12 @@ def plan(
     subset: Optional[str] = None,
     lost_ranks: Iterable[int] = (),
 ) -> Plan:
-    """Plans a spec: a :class:`Spec`, a dict, a JSON text, or the path of a file.
+    """Makes the plan of a spec: a :class:`Spec`, a dict, JSON text, or the path of a file.
 
-    ``replica`` says how to choose among ranks that hold the same bytes: ``"balanced"``, so that the
-    busiest sends as little as possible, or ``"seed"``, by the rule of the reference planner. With
-    ``subset``, only destination tensors that fit the pattern (``*`` any text, ``?`` one byte).
-    Nothing comes from ``lost_ranks`` and nothing goes to them; if they alone held something, it is
+    ``replica`` chooses the sender where several ranks hold the same bytes: ``"balanced"`` so that
+    the busiest sender sends as little as possible, ``"seed"`` by Megatron-Core's rule. ``subset``
+    is a pattern (``*`` any text, ``?`` one byte): only destination tensors that match it. Ranks in
+    ``lost_ranks`` neither send nor receive; if only they held some data, the call raises
     :class:`InvalidPlan`, with the tensor, the slice and the ranks as attributes.
 
     >>> import ferry

@@ -38,7 +38,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class RefitResult:
-    """What a run moved. Bytes are those of all ranks together, seconds those of this one."""
+    """The result of a run. Bytes are those of all ranks together, seconds those of this rank."""
 
     bytes_moved: int
     bytes_local: int
@@ -48,7 +48,7 @@ class RefitResult:
 
     @property
     def gbytes_per_s(self) -> float:
-        """10^9 bytes a second, those that stayed on their rank included."""
+        """10^9 bytes per second, including bytes that stayed on their rank."""
         total = self.bytes_moved + self.bytes_local
         return total / self.seconds * 1e-9 if self.seconds > 0 else 0.0
 
@@ -185,15 +185,15 @@ def _joined(digests: Sequence[str]) -> str:
 
 
 class Refit:
-    """A refit that is planned once and run as often as wanted. Collective, as its methods are.
+    """A refit that is planned once and run as often as needed. All its methods are collective.
 
     ``source`` and ``destination`` map names to this rank's local shards: torch or numpy tensors, or
-    anything with the buffer protocol or DLPack; None where the rank has nothing. ``spec`` is a
-    :class:`ferry.Spec`, a dict, a JSON text or a path. Shards need not be contiguous. Whatever a
-    rank lacks, or has in another shape or dtype than the plan expects, is an error on all ranks
-    before anything moves. ``options`` are those of :class:`ferry.RemoteCopyService`; or ``service``
-    is one that was initialised, whose ``alloc`` may have made the shards: it carries the bytes, and
-    stays the caller's.
+    anything with the buffer protocol or DLPack; pass None for a side in which this rank has
+    nothing. ``spec`` is a :class:`ferry.Spec`, a dict, JSON text or a path. Shards need not be
+    contiguous. If a rank lacks a tensor, or has it with another shape or dtype than the plan
+    expects, all ranks raise an error before anything moves. ``options`` are those of
+    :class:`ferry.RemoteCopyService`. Alternatively ``service`` is an initialised service, which
+    carries the bytes and remains yours; its ``alloc`` may have allocated the shards.
 
     >>> import ferry
     >>> whole = {"mesh": [], "rules": [{"match": "*"}]}
@@ -233,7 +233,7 @@ class Refit:
         watched: Sequence[Watched] = (),
         **options: Any,
     ) -> "Refit":
-        """Several specs, each with its own sources and destinations, that run as one.
+        """Several specs, each with its own sources and destinations, that run as one refit.
 
         Tensors that are given are looked at before each run: whether their memory was replaced.
         Where parts of others are given, ``watched`` are functions that return those, by name.
@@ -489,21 +489,22 @@ class Refit:
 
     @property
     def service(self) -> "RemoteCopyService":
-        """What carries the bytes: statistics, destinations and versions are its."""
+        """The service that carries the bytes; it has the statistics, destinations and versions."""
         if self._service is None:
             raise Misuse("the refit is closed: make another one")
         return self._service
 
     @property
     def digest(self) -> str:
-        """Of the plan: equal digests mean equal moves."""
+        """The plan's digest: equal digests mean equal moves."""
         return self._digest
 
     def run(self) -> RefitResult:
-        """Moves everything, from what the sources hold now.
+        """Moves the current contents of the source tensors. Returns when all ranks have them.
 
-        If the memory of a tensor was replaced since (``p.data = ...``, a resize, ``module.to()``),
-        all ranks raise :class:`ferry.InvalidInput` with its name before anything moves.
+        If a tensor's memory was replaced since the refit was made (``p.data = ...``, a resize,
+        ``module.to()``), all ranks raise :class:`ferry.InvalidInput` with its name before anything
+        moves.
         """
         service = self.service
         agree(self._world, self._look_again)
@@ -513,14 +514,14 @@ class Refit:
         return RefitResult(self._moved, self._local, seconds, service.version, self._digest)
 
     def recover(self, *, min_size: int = 0) -> "Recovery":
-        """After a run has failed, also by the loss of ranks: the refit can run again. Collective
-        over the ranks that are left.
+        """After a failed run, also one that lost ranks: makes the refit work again. Collective over
+        the remaining ranks.
 
-        Fill the sources with version ``next`` of what this returns, and run. The world is the same
-        object with fewer ranks, if some were lost. What has arrived does not travel again, though
-        the next result counts the bytes of the whole plan. See
-        :meth:`ferry.RemoteCopyService.recover_onto`; like that, it needs shards that are contiguous
-        on all ranks, and one spec.
+        Then fill the sources with the values of version ``next`` of the result, and run. If ranks
+        were lost, the world is the same object with fewer ranks. Bytes that have arrived are not
+        sent again, though the next result counts the bytes of the whole plan. See
+        :meth:`ferry.RemoteCopyService.recover_onto`; like that method, this one needs one spec, and
+        shards that are contiguous on all ranks.
         """
         service = self.service
         if self._planned is None:
@@ -537,7 +538,7 @@ class Refit:
         return found
 
     def close(self) -> None:
-        """Gives back what runs need. More than one call is fine."""
+        """Frees everything that runs need. It may be called more than once."""
         self.__exit__(None, None, None)
 
     def __enter__(self) -> "Refit":
@@ -576,9 +577,10 @@ def refit(
     progress: Optional[Callable[[Any], Any]] = None,
     **options: Any,
 ) -> RefitResult:
-    """Collective: plans, moves the source's shards into the destination's, and forgets the plan.
+    """Collective: makes a plan, moves the source's shards into the destination's, and discards the
+    plan.
 
-    For arguments, and for refits that come back, see :class:`Refit`.
+    For the arguments, and to run the same refit often, see :class:`Refit`.
 
     >>> import ferry
     >>> side = {"mesh": [], "rules": [{"match": "*"}]}

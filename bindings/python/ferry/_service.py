@@ -1,5 +1,5 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""The copy service: ranks register what they send and receive, and run that as often as wanted."""
+"""The copy service: ranks register what they send and receive, and run it as often as needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SPANS = ("pack", "wire", "unpack", "copy", "check", "wait")
     seconds="Time since the run began.",
 )
 class Progress(NamedTuple):
-    """What a progress callback is told: bytes that this rank sends and receives."""
+    """The argument of a progress callback: bytes that this rank has sent and received so far."""
 
     bytes_done: int
     bytes_total: int
@@ -45,7 +45,7 @@ class Progress(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Numbers of this rank; from ``bytes_local`` on of its last run."""
+    """This rank's statistics; from ``bytes_local`` on, those of its last run."""
 
     n_runs: int
     n_schedules: int
@@ -77,7 +77,7 @@ class Statistics(NamedTuple):
     bytes_in="Bytes that a run gets from there.",
 )
 class Peer(NamedTuple):
-    """A rank that this one exchanges bytes with, and how bytes get there."""
+    """A rank that this one exchanges bytes with, and by which paths."""
 
     peer: int
     paths: Tuple[str, ...]
@@ -96,10 +96,10 @@ class Peer(NamedTuple):
     tensor="The object that holds the version; None for a pointer.",
 )
 class Destination(NamedTuple):
-    """A tensor that runs write: ``state`` is ``"untouched"``, ``"torn"`` or ``"valid"``.
+    """A tensor that runs write to: ``state`` is ``"untouched"``, ``"torn"`` or ``"valid"``.
 
-    ``tensor`` is the object that holds the version, the front one where runs swap; ``None`` for a
-    pointer. ``missing`` counts bytes of the last run, when it failed.
+    ``tensor`` is the object that holds the version (with ``commit="swap"`` the front one), ``None``
+    for a pointer. After a failed run, ``missing`` is the number of bytes that did not arrive.
     """
 
     name: str
@@ -125,10 +125,10 @@ class Destination(NamedTuple):
     n_lost="How many ranks were left behind.",
 )
 class Recovery(NamedTuple):
-    """What a recovery found: ``next`` is the version that the next run makes, on all ranks, so the
-    sources must hold it. ``whole`` is the newest that every rank still has whole (0: none),
-    ``bytes_in_place`` what this rank has of ``next`` already, and ``n_lost`` counts the ranks that
-    were left behind.
+    """The result of a recovery. ``next`` is the version that the next run makes on all ranks, so
+    fill the sources with it. ``whole`` is the newest version that every rank still holds complete
+    (0: none), ``bytes_in_place`` the number of bytes of ``next`` that this rank already has, and
+    ``n_lost`` the number of lost ranks.
     """
 
     whole: int
@@ -195,23 +195,23 @@ def _note_writes(tensors: Sequence[Any]) -> None:
 
 
 class RemoteCopyService:
-    """Carries bytes between the memories of ranks; sources and destinations are tensors.
+    """Moves bytes between the memories of ranks.
 
-    Tensors may be of torch or numpy, or anything with the buffer protocol or DLPack in host memory,
-    or an ``int``, a pointer. Positions and sizes are **bytes** of a tensor's elements in row-major
-    order. Tensors with gaps between their rows go as they are, without a copy.
+    Tensors may be of torch or numpy, anything with the buffer protocol or DLPack in host memory, or
+    an ``int``, which is a pointer. Positions and sizes are in **bytes**, counted over a tensor's
+    elements in row-major order. Tensors with gaps between their rows are accepted, without a copy.
 
-    ``world`` is where the ranks are (default: :func:`ferry.world`, made by :meth:`init`), or
-    ``group`` a group of torch.distributed. ``engines`` chooses who carries bytes, such as
-    ``"shm"``; ``memory_cap`` bounds staging memory and ``slot_bytes`` a batch; ``threads`` copy on
-    this rank; ``checksum`` is ``"none"``, ``"path"`` or ``"end"``; with ``commit="swap"`` runs
-    write to the back one of two buffers; ``paths`` names those that may be used; ``relays=False``
-    keeps receivers from passing bytes on; ``trace`` keeps :meth:`spans`; ``first_version`` is the
-    number of the first run (default 1), for one that goes on from another service. Options are the
-    same on all ranks.
+    ``world`` holds the ranks (default: :func:`ferry.world`, made by :meth:`init`), or ``group`` is
+    a group of torch.distributed. ``engines`` chooses the transport, such as ``"shm"``;
+    ``memory_cap`` limits staging memory and ``slot_bytes`` the size of a message, both in bytes;
+    ``threads`` is the number of threads that copy on this rank; ``checksum`` is ``"none"``,
+    ``"path"`` or ``"end"``; with ``commit="swap"`` runs write to the back one of two buffers;
+    ``paths`` lists the allowed paths; ``relays=False`` keeps receivers from passing bytes on;
+    ``trace`` records :meth:`spans`; ``first_version`` is the number of the first run (default 1),
+    for a service that continues another one. Options must be the same on all ranks.
 
     ``init``, ``schedule``, ``run``, ``start``, ``rebind``, ``recover_onto``, ``recover`` and
-    ``finalize`` are collective: every rank calls them, in the same order. A service is used by one
+    ``finalize`` are collective: every rank calls them, in the same order. Use a service from one
     thread at a time.
 
     >>> import ferry
@@ -277,8 +277,9 @@ class RemoteCopyService:
     def init(self, log_level: str = "INFO") -> None:
         """Opens the transport. Collective; a second call does nothing.
 
-        Makes the world if none was given: of what torchrun, mpirun, srun or ``ferry launch`` have
-        set, or of torch.distributed's group. ``log_level`` is TRACE, DEBUG, INFO, WARN or ERROR.
+        Makes the world if none was given: from the variables of torchrun, mpirun, srun or ``ferry
+        launch``, or from torch.distributed's group. ``log_level`` is TRACE, DEBUG, INFO, WARN or
+        ERROR.
         """
         if self._handle is not None and self._handle.initialized:
             return
@@ -333,17 +334,17 @@ class RemoteCopyService:
 
     @property
     def my_pe(self) -> int:
-        """This PE, a rank of the world."""
+        """The number of this PE (processing element): its rank in the world."""
         return self._own().my_pe
 
     @property
     def n_pes(self) -> int:
-        """How many PEs there are."""
+        """The number of PEs (ranks)."""
         return self._own().n_pes
 
     @property
     def device(self) -> str:
-        """Where tensors lie: ``"cpu"``, as torch takes it."""
+        """The device of tensors: ``"cpu"``, as in torch."""
         return "cpu"
 
     @property
@@ -359,9 +360,10 @@ class RemoteCopyService:
     ) -> None:  # fmt: skip
         """Bytes ``[src_pos, src_pos + size)`` of a tensor go to a PE, which may be this one.
 
-        ``size`` ``None`` is all that follows. Ids are unique for each pair of PEs, and the same at
-        both ends. A task of no bytes is none. The service holds the tensor until ``clear_requests`` or ``finalize``. Of a
-        tensor with gaps, a range is all of it or whole rows of one of its dims.
+        ``size`` ``None`` means all bytes from ``src_pos``. Ids are unique for each pair of PEs, and
+        the same at both ends. A task of zero bytes is ignored. The service holds the tensor until
+        ``clear_requests`` or ``finalize``. Of a tensor with gaps, a range must be all of it or
+        whole rows of one of its dims.
         """
         self._own().register(True, task_id, src_tensor, src_pos, size, dest_pe, name)
 
@@ -375,7 +377,7 @@ class RemoteCopyService:
     def register_sends(self, sends: Iterable[Registration]) -> None:
         """Many sends in one call, each ``(task_id, src_tensor, src_pos, size, dest_pe)``.
 
-        A sixth value is a name. What stands before one that is refused stays registered.
+        A sixth value is a name. If one is refused, those before it stay registered.
         """
         self._own().register_many(True, sends)
 
@@ -384,10 +386,11 @@ class RemoteCopyService:
         self._own().register_many(False, receives)
 
     def bind(self, plan: "Plan", sources: Tensors = None, destinations: Tensors = None) -> None:
-        """Registers what this rank sends and receives of a plan, instead of anything before.
+        """Registers what this rank sends and receives according to a plan; replaces all earlier
+        registrations.
 
-        Both are dicts of the plan's names to this rank's shards: whole and contiguous. Tensors that
-        the plan does not know are ignored. With ``commit="swap"`` a destination is a pair ``(front,
+        Both are dicts from the plan's names to this rank's shards, whole and contiguous. Names that
+        the plan does not use are ignored. With ``commit="swap"`` a destination is a pair ``(front,
         back)``.
         """
         _check_pairs(sources, destinations, self._options["commit"] == _COMMITS["swap"])
@@ -395,7 +398,7 @@ class RemoteCopyService:
         self._plan = plan
 
     def rebind(self, sources: Tensors = None, destinations: Tensors = None) -> None:
-        """Other tensors for names of a bound plan, after ``schedule``. Collective."""
+        """Replaces tensors of a bound plan by others, after ``schedule``. Collective."""
         handle = self._own()
         try:
             _check_pairs(sources, destinations, self._options["commit"] == _COMMITS["swap"])
@@ -407,17 +410,17 @@ class RemoteCopyService:
         handle.rebind(sources, destinations)
 
     def clear_requests(self) -> None:
-        """Forgets what was registered, and the schedule."""
+        """Removes all registrations, and the schedule."""
         self._own().clear_requests()
 
     # Runs.
 
     def schedule(self) -> None:
-        """Compares what all ranks registered, and prepares runs. Collective.
+        """Compares the registrations of all ranks, and prepares runs. Collective.
 
-        Once for a set of registrations. :class:`ferry.InvalidInput` names what does not match: a
-        send without its receive, other sizes, other dtypes (bytes, as ``uint8`` or a pointer, go
-        with any), two writers to one byte.
+        Call it once after registering. :class:`ferry.InvalidInput` names what does not match: a
+        send without its receive, different sizes, different dtypes (bytes, as ``uint8`` or a
+        pointer, match any), two writers to one byte.
         """
         handle = self._own()
         handle.schedule()
@@ -444,34 +447,33 @@ class RemoteCopyService:
             raise
 
     def run(self) -> None:
-        """Moves the bytes, as often as wanted after one :meth:`schedule`. Collective.
+        """Moves the bytes. Call it as often as needed after one :meth:`schedule`. Collective.
 
-        Each run is a version, from 1 on. Ctrl-C, or an exception of a progress callback, cancels
-        the run on all ranks, which get :class:`ferry.Aborted`, and comes out here as itself; the
-        service can run again. Only where this rank has done its part and others keep it waiting
-        does Ctrl-C end the world instead, after half a deadline or at a second Ctrl-C.
-        A tensor whose memory is not where it was registered is named on all ranks, with the rank;
-        nothing is read or written there. The next run is as any other.
+        Each run makes a version, numbered from 1. Ctrl-C, or an exception in a progress callback,
+        cancels the run on all ranks: the others raise :class:`ferry.Aborted`, this one the original
+        exception, and the service can run again. If this rank has done its part and only waits for
+        others, Ctrl-C ends the world instead, after half a deadline or at a second Ctrl-C. If a
+        tensor's memory is no longer where it was registered, all ranks raise an error that names it
+        and the rank; that memory is neither read nor written, and the service can run again.
         """
         self._own().run(self._report)
 
     def start(self) -> "Request":
         """Begins a run and returns a request with ``test()``, ``wait()`` and ``cancel()``.
 
-        Bytes move within ``test``, which works for about a millisecond and tells whether the run
-        has ended, and within ``wait``. What the run ends with is raised by these. Keep the request: one
-        that is dropped before its end cancels the run on all ranks; if the others do not come to
-        hear of it within half a deadline, the world is ended.
+        Bytes move during ``test``, which works for about a millisecond and returns whether the run
+        has ended, and during ``wait``. Errors of the run are raised by these. Keep the request: if
+        it is dropped before the run has ended, the run is cancelled on all ranks; if the others do
+        not learn of that within half a deadline, the world ends.
         """
         return self._own().start(self._report)
 
     def set_progress(self, progress: Optional[Callable[[Progress], Any]]) -> None:
-        """Has a function called within runs: before this rank moves anything, about twenty times a
-        second, and at the end.
+        """Sets a function that is called during runs: before this rank moves anything, about twenty
+        times per second, and at the end.
 
-        ``False`` cancels the run on all ranks, but for the last call, when the run has ended: so a
-        short run can be cancelled by the first. ``None`` takes the function away. It counts from
-        the next run on.
+        If it returns ``False``, the run is cancelled on all ranks, except in the last call, when
+        the run has ended. ``None`` removes the function. It takes effect with the next run.
         """
         if progress is None:
             self._report = None
@@ -485,11 +487,11 @@ class RemoteCopyService:
 
     @property
     def version(self) -> int:
-        """The newest version that this rank knows to be whole on all ranks; 0: none."""
+        """The newest version that this rank knows to be complete on all ranks; 0: none."""
         return self._own().version
 
     def destinations(self) -> List[Destination]:
-        """What runs write on this rank, and which version of it is there."""
+        """The tensors that runs write on this rank, and which version each holds."""
         return [
             Destination(name, _STATES[state], version, size, missing, address, tensor)
             for name, state, version, size, missing, address, tensor in self._own().destinations()
@@ -503,18 +505,18 @@ class RemoteCopyService:
         subset: Optional[str] = None,
         min_size: int = 0,
     ) -> Recovery:
-        """After a run or a schedule has failed: the service can run again. Collective over the
-        ranks that are left.
+        """After a failed run or schedule: makes the service work again. Collective over the
+        remaining ranks.
 
-        The service has a bound plan, and ``spec``, ``replica`` and ``subset`` are what that was
-        made of. Where ranks were lost, the others go on in a smaller world of at least ``min_size``: the
-        objects stay, the service's and its world's (``world.size`` is smaller, and so is
-        ``n_pes``), with a plan without the lost ranks and the tensors that are bound. The next run
-        moves only what is missing. Where nobody was lost, it moves everything. It makes version
-        ``next`` on all ranks: fill the sources with that first. Versions never go back.
+        The service must have a bound plan, made from ``spec`` with ``replica`` and ``subset``. If
+        ranks were lost, the others continue in a smaller world of at least ``min_size`` ranks. The
+        objects stay: the service and its world (``world.size`` and ``n_pes`` become smaller), with
+        the same tensors and a plan without the lost ranks. The next run moves only what is missing;
+        if no rank was lost, it moves everything. It makes version ``next`` on all ranks: fill the
+        sources with that first. Version numbers never go back.
 
-        :class:`ferry.InvalidPlan` says that only lost ranks had some bytes. After an error the
-        service and its world are still there, for another attempt or for :meth:`finalize`.
+        It raises :class:`ferry.InvalidPlan` if only lost ranks held some bytes. After an error the
+        service and its world still exist: try again, or call :meth:`finalize`.
         """
         from ._plan import _spec_of, plan
 
@@ -529,15 +531,16 @@ class RemoteCopyService:
         return Recovery(*found)
 
     def recover(self, survivors: "World") -> int:
-        """After a loss, with ``World.shrink()``'s world: the version that all survivors have whole.
+        """After a loss, with the world that ``World.shrink()`` returned: the newest version that
+        all survivors hold complete.
 
-        Collective over the survivors; 0 is none. A step of what :meth:`recover_onto` does in one
-        call, for tasks that were registered one by one.
+        Collective over the survivors; 0 means none. :meth:`recover_onto` does this and the other
+        steps in one call; use this one for tasks that were registered one by one.
         """
         return self._own().recover(survivors)
 
     def take_ledger(self) -> "Ledger":
-        """What the last run, which failed, has brought here: for :meth:`resume`."""
+        """The record of what the last, failed run has brought to this rank: for :meth:`resume`."""
         return self._own().take_ledger()
 
     def resume(self, ledger: "Ledger") -> None:
@@ -547,10 +550,10 @@ class RemoteCopyService:
     # Memory and numbers.
 
     def alloc(self, n_bytes: int) -> memoryview:
-        """Memory of ferry, which other ranks of the node map: bytes take one copy to get there.
+        """Memory that other ranks of the node can map, so that bytes arrive there with one copy.
 
-        Give it to ``numpy.frombuffer`` or ``torch.frombuffer``; it is zero and lives as long as
-        anything made of it. Take few large pieces. Allocate before ``register_receive``.
+        Pass it to ``numpy.frombuffer`` or ``torch.frombuffer``; it is zeroed, and lives as long as
+        anything made from it. Allocate few large pieces, and before ``register_receive``.
         """
         import ctypes
 
@@ -561,7 +564,7 @@ class RemoteCopyService:
         return memoryview(block).cast("B")
 
     def statistics(self) -> Statistics:
-        """Numbers of this rank: how much took which path, and where time went."""
+        """This rank's statistics: how many bytes took which path, and where time was spent."""
         return Statistics(*self._own().statistics())
 
     def peers(self) -> List[Peer]:

@@ -19,7 +19,7 @@ _owner = -1  # the process that made it
 
 
 def world() -> "World":
-    """The world of this process, which :func:`init` makes when it is first asked for.
+    """The world of this process; :func:`init` makes it on first use.
 
     >>> import ferry
     >>> ferry.world().size
@@ -46,11 +46,11 @@ def init(
     default group if that is initialised, or else of the environment (``RANK``, ``WORLD_SIZE`` and
     what torchrun, mpirun, srun and ``ferry launch`` set), or else this process alone.
 
-    ``secret`` is what ranks prove to each other; ``deadline`` how many seconds a rank may show no
-    sign of life, ``entry_limit`` how long calls wait for a rank that does not come, and
-    ``join_limit`` how long this one waits for the next rank; ``nodes`` is how many ranks each node
-    is taken to have (``"4,4"``), ``host`` the address that others reach this process at. What is
-    not given is as ``FERRY_SECRET``, ``FERRY_DEADLINE`` and their kin say.
+    ``secret`` is a text that all ranks must know; ``deadline`` is how many seconds a rank may show
+    no sign of life, ``entry_limit`` how many seconds calls wait for a rank that does not come, and
+    ``join_limit`` how many seconds this rank waits for the next one at the start; ``nodes`` gives
+    the number of ranks on each node (``"4,4"``), ``host`` the address at which others reach this
+    process. Defaults come from ``FERRY_SECRET``, ``FERRY_DEADLINE`` and so on.
     """
     global _default, _owner
     given: Dict[str, Any] = {
@@ -106,7 +106,9 @@ def leave_failed(world: Optional["World"], error: Optional[BaseException]) -> No
 
 
 def shutdown() -> None:
-    """Leaves the world of this process; what stands on it is closed first by its owners."""
+    """Leaves the world of this process; services and handlers that use it are closed first by their
+    owners.
+    """
     global _default
     if _default is not None and _owner == os.getpid():
         _default.close()
