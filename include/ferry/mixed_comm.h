@@ -208,7 +208,7 @@ typedef struct ferry_mixed_tensor {
  * One operation. out has the rows that the operation makes of those of in, and the same columns.
  * It may be in itself: for all-reduce the same memory; where one is dp times the other, the larger
  * one's chunk dp_rank. Any other overlap, an empty tensor, rows that dp does not divide, a pointer
- * that is no multiple of the element's size, an operation or a mode that is not offered are
+ * that is not a multiple of the element's size, an operation or a mode that is not offered are
  * FERRY_ERR_INVALID_INPUT, and nothing was moved. Where all ranks are refused alike the handle goes
  * on; where one is, the others get FERRY_ERR_MISUSE, for they wait for a call that never began.
  * queue is NULL in this version.

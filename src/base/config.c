@@ -35,13 +35,13 @@ static ferry_status parse_isa(const char *text, int *value_out, ferry_error *err
         }
     }
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                   "\"%s\" is no instruction set; use baseline, avx2 or avx512", text);
+                   "\"%s\" is not an instruction set; use baseline, avx2 or avx512", text);
 }
 
 static ferry_status parse_text(const char *text, int *value_out, ferry_error *error)
 {
     if (text[0] == '\0') {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "it is set to nothing; unset it instead");
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "it is set, but empty; unset it instead");
     }
     *value_out = 0;
     return FERRY_OK;
@@ -66,7 +66,7 @@ static ferry_status parse_seconds(const char *text, int *value_out, ferry_error 
     double seconds;
     if (!read_seconds(text, &seconds)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "\"%s\" is no number of seconds above zero, such as 10 or 0.5", text);
+                       "\"%s\" is not a number of seconds above zero, such as 10 or 0.5", text);
     }
     *value_out = 0;
     return FERRY_OK;
@@ -77,7 +77,8 @@ static ferry_status parse_number(const char *text, int *value_out, ferry_error *
     char *end;
     long  number = strtol(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || number > 65535) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "\"%s\" is no number from 0 to 65535", text);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "\"%s\" is not a number from 0 to 65535",
+                       text);
     }
     *value_out = (int)number;
     return FERRY_OK;
@@ -87,7 +88,7 @@ static ferry_status parse_ucx_mode(const char *text, int *value_out, ferry_error
 {
     if (strcmp(text, "am") != 0 && strcmp(text, "rma") != 0 && strcmp(text, "auto") != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "\"%s\" is no way to put; use am, rma or auto", text);
+                       "\"%s\" is not a way to put; use am, rma or auto", text);
     }
     *value_out = 0;
     return FERRY_OK;

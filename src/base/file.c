@@ -45,7 +45,7 @@ ferry_status fy_file_open_at(int folder_fd, const char *name, const char *path, 
     }
     if (!S_ISREG(about_out->st_mode)) {
         close(descriptor);
-        return fy_fail(error, FERRY_ERR_IO, "%s: is no regular file", path);
+        return fy_fail(error, FERRY_ERR_IO, "%s: is not a regular file", path);
     }
     *descriptor_out = descriptor;
     return FERRY_OK;

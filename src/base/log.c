@@ -47,7 +47,8 @@ void ferry_log_set_rank(int64_t rank)
 ferry_status ferry_log_level_parse(const char *text, ferry_log_level *level_out, ferry_error *error)
 {
     if (text == NULL || level_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_log_level_parse needs a text and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_log_level_parse needs a text and a place for the result");
     }
     for (int level = 0; level <= FERRY_LOG_OFF; level++) {
         if (strcasecmp(text, level_names[level]) == 0) {
@@ -56,7 +57,7 @@ ferry_status ferry_log_level_parse(const char *text, ferry_log_level *level_out,
         }
     }
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                   "\"%s\" is no log level; use trace, debug, info, warn, error or off", text);
+                   "\"%s\" is not a log level; use trace, debug, info, warn, error or off", text);
 }
 
 bool fy_log_enabled(ferry_log_level level)

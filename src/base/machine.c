@@ -38,7 +38,7 @@ static ferry_status allowed_cpus(cpu_set_t **set_out, size_t *set_bytes_out, fer
             break;
         }
     }
-    return fy_fail(error, FERRY_ERR_IO, "the CPUs of this process cannot be told: %s",
+    return fy_fail(error, FERRY_ERR_IO, "the CPUs of this process cannot be determined: %s",
                    strerror(errno));
 }
 

@@ -179,7 +179,8 @@ ferry_status fy_plugin_load(const char *name, const char *symbol, fy_plugin_fn *
     void *address = dlsym(found->handle, symbol);
     if (address == NULL) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s is no plugin of this ferry: it has no function %s", found->path, symbol);
+                       "%s is not a plugin of this ferry: it has no function %s", found->path,
+                       symbol);
     }
     memcpy(function_out, &address, sizeof address);
     if (path_out != NULL) {

@@ -64,7 +64,7 @@ out:
     return status;
 }
 
-/* A file of one number; "max", what is no number and a missing file leave the value as it is. */
+/* A file of one number; "max", what is not a number and a missing file leave the value as it is. */
 static ferry_status read_number(const char *folder, const char *name, uint64_t *value_inout,
                                 bool *is_there_out, ferry_error *error)
 {

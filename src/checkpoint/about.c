@@ -19,7 +19,7 @@ ferry_status ferry_checkpoint_get_totals(const ferry_checkpoint  *checkpoint,
 {
     if (checkpoint == NULL || totals_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_checkpoint_get_totals needs a checkpoint and a place");
+                       "ferry_checkpoint_get_totals needs a checkpoint and a place for the result");
     }
     ferry_checkpoint_totals totals = {
         .is_sharded = checkpoint->is_sharded,
@@ -39,8 +39,9 @@ ferry_status ferry_checkpoint_file_at(const ferry_checkpoint *checkpoint, size_t
                                       ferry_checkpoint_file *file_out, ferry_error *error)
 {
     if (checkpoint == NULL || file_out == NULL || index >= checkpoint->n_files) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_checkpoint_file_at needs a checkpoint, a file of it and a place");
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "ferry_checkpoint_file_at needs a checkpoint, a file of it and a place for the result");
     }
     const fy_ckpt_file   *file = &checkpoint->files[index];
     ferry_checkpoint_file out  = {
@@ -71,7 +72,8 @@ ferry_status ferry_checkpoint_tensor_at(const ferry_checkpoint *checkpoint, size
 {
     if (checkpoint == NULL || tensor_out == NULL || index >= checkpoint->n_tensors) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_checkpoint_tensor_at needs a checkpoint, a tensor of it and a place");
+                       "ferry_checkpoint_tensor_at needs a checkpoint, a tensor of it and a place "
+                       "for the result");
     }
     const fy_ckpt_tensor   *tensor = &checkpoint->tensors[index];
     ferry_checkpoint_tensor out    = {
@@ -117,7 +119,7 @@ ferry_status ferry_checkpoint_other_at(const ferry_checkpoint *checkpoint, size_
     if (checkpoint == NULL || other_out == NULL || index >= checkpoint->n_others) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_checkpoint_other_at needs a checkpoint, another file of its folder "
-                       "and a place");
+                       "and a place for the result");
     }
     const fy_ckpt_other   *other = &checkpoint->others[index];
     ferry_checkpoint_other out   = {
@@ -133,7 +135,7 @@ ferry_status ferry_checkpoint_shard_at(const ferry_checkpoint *checkpoint, size_
         index >= checkpoint->files[file].header.n_tensors) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_checkpoint_shard_at needs a checkpoint, a file of it, a tensor of "
-                       "that and a place");
+                       "that and a place for the result");
     }
     const fy_st_tensor    *entry = &checkpoint->files[file].header.tensors[index];
     ferry_checkpoint_shard out   = {.tensor       = entry->name,

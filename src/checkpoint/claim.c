@@ -227,7 +227,7 @@ ferry_status fy_claim_take(int folder_fd, const char *path, ferry_error *error)
             return status;
         }
     }
-    return fy_fail(error, FERRY_ERR_IO, "%s: other runs claim and leave it all the time", path);
+    return fy_fail(error, FERRY_ERR_IO, "%s: other runs keep claiming and leaving it", path);
 }
 
 ferry_status fy_claim_refuse(int folder_fd, const char *path, ferry_error *error)

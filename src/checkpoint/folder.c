@@ -142,7 +142,8 @@ static ferry_status check_absent(const fy_folder *folder, ferry_error *error)
     /* The root has no name of its own. */
     if (*name == '\0' || fstatat(folder->parent_fd, name, &about, AT_SYMLINK_NOFOLLOW) == 0) {
         tidy_result(folder);
-        return fy_fail(error, FERRY_ERR_IO, "%s: exists, and nothing is replaced; name another",
+        return fy_fail(error, FERRY_ERR_IO,
+                       "%s: already exists, and ferry does not replace it; name another folder",
                        folder->path);
     }
     if (errno != ENOENT) {
@@ -415,7 +416,7 @@ static ferry_status open_lock(fy_folder *folder, bool *retry_out, ferry_error *e
         return fail_entry(folder, FY_LOCK_NAME, "cannot be opened", error);
     }
     if (fstat(folder->lock, &about) != 0 || !S_ISREG(about.st_mode)) {
-        return fy_fail(error, FERRY_ERR_IO, "%s/%s: is no regular file: remove %s yourself",
+        return fy_fail(error, FERRY_ERR_IO, "%s/%s: is not a regular file: remove %s yourself",
                        folder->partial, FY_LOCK_NAME, folder->partial);
     }
     return FERRY_OK;
@@ -515,7 +516,7 @@ static ferry_status take(fy_folder *folder, ferry_error *error)
         }
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
-    return fy_fail(error, FERRY_ERR_IO, "%s: other runs make and remove it all the time",
+    return fy_fail(error, FERRY_ERR_IO, "%s: other runs keep creating and removing it",
                    folder->partial);
 }
 

@@ -222,7 +222,7 @@ static bool is_whole(const fy_problem *problem, uint32_t placement)
     return whole;
 }
 
-/* Tensors whose elements are no whole bytes travel as they are: uncut, and not into others. */
+/* Tensors whose elements are not whole bytes travel as they are: uncut, and not into others. */
 static ferry_status check_opaque(const fy_job *job, ferry_error *error)
 {
     const fy_problem *problem = &job->problem;
@@ -234,7 +234,7 @@ static ferry_status check_opaque(const fy_job *job, ferry_error *error)
         if (model->is_opaque && tensor->dst != FY_NONE &&
             (!is_same || !is_whole(problem, tensor->dst))) {
             return fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                           "\"%s\" is %s, whose elements are no whole bytes: it cannot be cut; "
+                           "\"%s\" is %s, whose elements are not whole bytes: it cannot be cut; "
                            "give it a rule without shard",
                            tensor->name, model->dtype_text);
         }

@@ -231,7 +231,8 @@ ferry_status ferry_checkpoint_open_watched(const char *path, ferry_work_progress
 {
     struct stat about;
     if (path == NULL || checkpoint_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_checkpoint_open needs a path and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_checkpoint_open needs a path and a place for the result");
     }
     if (stat(path, &about) != 0) {
         return fy_fail(error, FERRY_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));

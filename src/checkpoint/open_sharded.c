@@ -26,7 +26,7 @@ static ferry_status check_size(const fy_ckpt_tensor *tensor, const fy_json_place
         }
     }
     if (bits % 8 != 0) {
-        return fy_json_fail(place, error, "has %llu bits, which are no whole bytes",
+        return fy_json_fail(place, error, "has %llu bits, which are not whole bytes",
                             (unsigned long long)bits);
     }
     return FERRY_OK;

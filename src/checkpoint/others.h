@@ -19,7 +19,8 @@ const char *fy_other_left_out(const char *name);
 /*
  * Opens a file to be copied. A link is followed if what it leads to lies in the folder, or in the
  * blobs of the hub's cache that the folder is a snapshot of; who made another one may want files of
- * this host to be published. *descriptor_out is -1 for such a link, and of what is no regular file.
+ * this host to be published. *descriptor_out is -1 for such a link, and of what is not a regular
+ * file.
  */
 ferry_status fy_other_open(int folder_fd, const char *name, const char *path, int *descriptor_out,
                            ferry_error *error);

@@ -210,7 +210,8 @@ ferry_status ferry_plan_load(const char *path, ferry_plan **plan_out, ferry_erro
     json_t     *root   = NULL;
     ferry_plan *plan   = NULL;
     if (path == NULL || plan_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_load needs a path and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_plan_load needs a path and a place for the result");
     }
     ferry_status status = fy_file_read(path, MOST_PLAN_BYTES, &text, &length, error);
     if (status == FERRY_OK) {

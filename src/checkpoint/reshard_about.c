@@ -103,10 +103,10 @@ static ferry_status try_disk(const char *parent, double *seconds_out, ferry_erro
     int   number     = descriptor < 0 ? errno : 0;
     if (piece == NULL || number != 0) {
         fy_free(piece);
-        return number == 0
-                   ? fy_fail_no_memory(error, "a buffer")
-                   : fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                             "%s: its file system cannot be tried: %s", parent, strerror(number));
+        return number == 0 ? fy_fail_no_memory(error, "a buffer")
+                           : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                                     "%s: its file system cannot be measured: %s", parent,
+                                     strerror(number));
     }
     memset(piece, 0x5a, TRY_PIECE);
     double  began = fy_seconds_now();
@@ -119,8 +119,8 @@ static ferry_status try_disk(const char *parent, double *seconds_out, ferry_erro
     close(descriptor);
     fy_free(piece);
     return failed ? fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                            "%s: its file system cannot be tried: it took no %d MiB", parent,
-                            TRY_BYTES >> 20)
+                            "%s: its file system cannot be measured: %d MiB could not be written",
+                            parent, TRY_BYTES >> 20)
                   : FERRY_OK;
 }
 
@@ -130,7 +130,7 @@ ferry_status ferry_reshard_estimate(const ferry_reshard *reshard, const char *pa
     double seconds = 0;
     if (reshard == NULL || path == NULL || seconds_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_reshard_estimate needs a reshard, a path and a place");
+                       "ferry_reshard_estimate needs a reshard, a path and a place for the result");
     }
     char *parent = parent_of(path);
     if (parent == NULL) {

@@ -45,14 +45,14 @@ ferry_status fy_check_buffers(uint64_t cap_bytes, uint32_t n_threads, ferry_erro
 {
     if (n_threads > MOST_THREADS) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "%u threads are more than the most, which is %d; 0 takes one for each core",
+                       "%u threads are more than the maximum of %d; 0 means one for each core",
                        n_threads, MOST_THREADS);
     }
     if (cap_bytes == 0 || cap_bytes >= LEAST_CAP_BYTES) {
         return FERRY_OK;
     }
     return fy_fail(error, FERRY_ERR_MISUSE,
-                   "a memory cap of %llu bytes is less than the least, which is %llu",
+                   "a memory cap of %llu bytes is less than the minimum of %llu",
                    (unsigned long long)cap_bytes, (unsigned long long)LEAST_CAP_BYTES);
 }
 
@@ -227,7 +227,7 @@ static void count_read(ferry_reshard *c)
 static ferry_status check_subset(const ferry_reshard *c, ferry_error *error)
 {
     if (c->subset != NULL && c->totals.n_tensors == 0) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: no tensor fits the subset \"%s\"",
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: no tensor matches the subset \"%s\"",
                        c->from->path, c->subset);
     }
     return FERRY_OK;
@@ -302,8 +302,9 @@ ferry_status ferry_reshard_create(const ferry_checkpoint *from, const char *to,
                                   ferry_error *error)
 {
     if (from == NULL || to == NULL || reshard_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_reshard_create needs a checkpoint, a target and a place");
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "ferry_reshard_create needs a checkpoint, a target and a place for the result");
     }
     ferry_reshard_options own;
     ferry_status          status = fy_take_reshard_options(options, &own, error);

@@ -199,7 +199,7 @@ static ferry_status cut_shared_heads(fy_facts *facts, const heads *h, uint64_t n
     uint64_t tp = facts->tp;
     if (tp % n_kv != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: tp=%llu exceeds the %llu KV heads and is no multiple of them",
+                       "%s: tp=%llu exceeds the %llu KV heads and is not a multiple of them",
                        facts->source_name, (ull)tp, (ull)n_kv);
     }
     if (n_q % tp != 0) {
@@ -227,7 +227,7 @@ static ferry_status cut_heads(fy_facts *facts, const heads *h, ferry_error *erro
     uint64_t n_q  = facts->q_rows / h->size;
     if (n_kv == 0 || n_q % n_kv != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: %llu heads are no multiple of %llu KV heads", facts->source_name,
+                       "%s: %llu heads are not a multiple of %llu KV heads", facts->source_name,
                        (ull)n_q, (ull)n_kv);
     }
     if (facts->tp > n_kv) {

@@ -71,7 +71,8 @@ ferry_status ferry_spec_load(const char *path, ferry_spec **spec_out, ferry_erro
     json_t     *root   = NULL;
     ferry_spec *spec   = NULL;
     if (path == NULL || spec_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_spec_load needs a path and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_spec_load needs a path and a place for the result");
     }
     ferry_status status = fy_file_read(path, MOST_SPEC_BYTES, &text, &length, error);
     if (status == FERRY_OK) {

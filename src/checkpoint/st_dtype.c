@@ -48,7 +48,7 @@ static ferry_status fail_bytes(const char *file, const fy_st_tensor *tensor, uin
     unsigned long long has = tensor->end - tensor->begin;
     if (bits % 8 != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: \"%.200s\" has %llu bits of %s, which are no whole bytes", file,
+                       "%s: \"%.200s\" has %llu bits of %s, which are not whole bytes", file,
                        tensor->name, (unsigned long long)bits, tensor->dtype_text);
     }
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -86,7 +86,7 @@ static ferry_status infer(const char *file, fy_st_tensor *tensor, uint64_t volum
         return fy_fail(
             error, FERRY_ERR_INVALID_INPUT,
             "%s: \"%.200s\" has %llu bytes for %llu elements of the unknown dtype %.40s, "
-            "which are no whole bits each",
+            "which are not a whole number of bits each",
             file, tensor->name, (unsigned long long)bytes, (unsigned long long)volume,
             tensor->dtype_text);
     }

@@ -222,7 +222,8 @@ static ferry_status append_escape(fy_st_cursor *cursor, size_t *used_inout)
         return append(cursor, used_inout, &meant[found - letters], 1);
     }
     if (letter != 'u') {
-        return fy_st_fail(cursor, begin, "a backslash is followed by what is no escape");
+        return fy_st_fail(cursor, begin,
+                          "a backslash is followed by something that is not an escape");
     }
     uint32_t     code   = 0;
     ferry_status status = take_unicode(cursor, &code);

@@ -32,7 +32,7 @@ static ferry_status check_tensor(const ferry_mixed_comm *comm, const ferry_mixed
     }
     if (tensor->buffer.base == NULL || (uintptr_t)tensor->buffer.base % comm->element_bytes != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "the %s begins at address %p, which is no multiple of its elements' %u "
+                       "the %s begins at address %p, which is not a multiple of its elements' %u "
                        "bytes",
                        what, tensor->buffer.base, comm->element_bytes);
     }

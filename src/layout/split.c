@@ -180,7 +180,7 @@ static ferry_status check_unit(uint64_t extent, uint64_t unit, ferry_error *erro
 {
     if (extent % unit != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "extent %llu is no multiple of the unit %llu", (unsigned long long)extent,
+                       "extent %llu is not a multiple of the unit %llu", (unsigned long long)extent,
                        (unsigned long long)unit);
     }
     return FERRY_OK;

@@ -43,7 +43,8 @@ static ferry_status parse_opaque(const char *digits, const char *text, ferry_dty
 ferry_status ferry_dtype_parse(const char *text, ferry_dtype *dtype_out, ferry_error *error)
 {
     if (text == NULL || dtype_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_dtype_parse needs a text and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_dtype_parse needs a text and a place for the result");
     }
     for (size_t i = 0; i < N_DTYPES; i++) {
         if (strcmp(text, dtypes[i].name) == 0) {
@@ -54,10 +55,11 @@ ferry_status ferry_dtype_parse(const char *text, ferry_dtype *dtype_out, ferry_e
     if (strncmp(text, "bytes:", 6) == 0) {
         return parse_opaque(text + 6, text, dtype_out, error);
     }
-    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                   "\"%s\" is no dtype; known are f64 f32 f16 bf16 f8e4m3 f8e5m2 f8e8m0 f4 i64 u64 "
-                   "i32 u32 i16 u16 i8 u8 bool c64 and bytes:N",
-                   text);
+    return fy_fail(
+        error, FERRY_ERR_INVALID_INPUT,
+        "\"%s\" is not a dtype; known are f64 f32 f16 bf16 f8e4m3 f8e5m2 f8e8m0 f4 i64 u64 "
+        "i32 u32 i16 u16 i8 u8 bool c64 and bytes:N",
+        text);
 }
 
 ferry_status ferry_dtype_of(uint32_t kind, ferry_dtype *dtype_out, ferry_error *error)
@@ -68,7 +70,7 @@ ferry_status ferry_dtype_of(uint32_t kind, ferry_dtype *dtype_out, ferry_error *
             return FERRY_OK;
         }
     }
-    return fy_fail(error, FERRY_ERR_MISUSE, "%u is no dtype with a size of its own", kind);
+    return fy_fail(error, FERRY_ERR_MISUSE, "%u is not a dtype with a size of its own", kind);
 }
 
 void ferry_dtype_format(ferry_dtype dtype, char *text)

@@ -264,7 +264,8 @@ ferry_status ferry_group_create(const uint32_t *ranks, size_t n_ranks, ferry_gro
                                 ferry_error *error)
 {
     if (group_out == NULL || (ranks == NULL && n_ranks > 0)) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_group_create needs ranks and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_group_create needs ranks and a place for the result");
     }
     if (n_ranks > FERRY_MAX_RANKS) {
         return fy_fail(error, FERRY_ERR_LIMIT, "a group of %zu ranks; ranks are below %u", n_ranks,
@@ -291,8 +292,9 @@ ferry_status ferry_group_create_range(uint32_t first, uint32_t stride, size_t n_
                                       ferry_group **group_out, ferry_error *error)
 {
     if (group_out == NULL || (stride == 0 && n_ranks > 1)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_group_create_range needs a stride of at least 1 and a place");
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "ferry_group_create_range needs a stride of at least 1 and a place for the result");
     }
     if (n_ranks > FERRY_MAX_RANKS ||
         (n_ranks > 0 && first + (uint64_t)(n_ranks - 1) * stride >= FERRY_MAX_RANKS)) {
@@ -473,13 +475,14 @@ ferry_status ferry_rank_in_group(uint32_t rank, const ferry_group *group, size_t
                                  ferry_error *error)
 {
     if (group == NULL || index_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_rank_in_group needs a group and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_rank_in_group needs a group and a place for the result");
     }
     if (!fy_group_find(group, rank, index_out)) {
         char text[160];
         fy_group_format(group, text, sizeof text);
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u is no member of the group %s", rank,
-                       text);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "rank %u is not a member of the group %s",
+                       rank, text);
     }
     return FERRY_OK;
 }

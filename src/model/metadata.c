@@ -62,7 +62,7 @@ static ferry_status check_name(const char *name, uint32_t rank, ferry_error *err
     }
     if (!fy_is_utf8(name)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "a parameter of rank %u has a name that is no UTF-8", rank);
+                       "a parameter of rank %u has a name that is not UTF-8", rank);
     }
     return FERRY_OK;
 }
@@ -170,7 +170,7 @@ ferry_status ferry_extract_param_metadata(const ferry_param_description *param,
 ferry_status ferry_model_create(ferry_model **model_out, ferry_error *error)
 {
     if (model_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_model_create needs a place");
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_model_create needs a place for the result");
     }
     ferry_model *model = fy_alloc_zeroed(1, sizeof *model);
     if (model == NULL) {
@@ -300,8 +300,9 @@ ferry_status ferry_select_source_balanced(const ferry_param_metadata *const *sou
                                           uint32_t dst_rank, size_t *chosen_out, ferry_error *error)
 {
     if (sources == NULL || n_sources == 0 || destination == NULL || chosen_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_select_source_balanced needs sources, a destination and a place");
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "ferry_select_source_balanced needs sources, a destination and a place for the result");
     }
     ferry_param_metadata m;
     candidate           *sorted = fy_alloc(n_sources, sizeof *sorted);

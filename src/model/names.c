@@ -98,7 +98,8 @@ struct ferry_prefix_map {
 ferry_status ferry_prefix_map_create(ferry_prefix_map **map_out, ferry_error *error)
 {
     if (map_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_prefix_map_create needs a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_prefix_map_create needs a place for the result");
     }
     ferry_prefix_map *map = fy_alloc_zeroed(1, sizeof *map);
     if (map == NULL) {
@@ -180,7 +181,7 @@ static ferry_status find_global_expert(const ferry_param_metadata *metadata, uin
     uint64_t size = ferry_group_size(group);
     if (metadata->num_experts == 0 || metadata->num_experts % size != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: num_experts %llu is no multiple of the %llu ranks of the "
+                       "%s: num_experts %llu is not a multiple of the %llu ranks of the "
                        "expert-parallel group",
                        metadata->name, (unsigned long long)metadata->num_experts,
                        (unsigned long long)size);

@@ -4,7 +4,8 @@
 ferry_status ferry_roster_create(uint32_t n_ranks, ferry_roster **roster_out, ferry_error *error)
 {
     if (roster_out == NULL || n_ranks == 0) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_roster_create needs ranks and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_roster_create needs ranks and a place for the result");
     }
     if (n_ranks > FERRY_MAX_RANKS) {
         return fy_fail(error, FERRY_ERR_LIMIT, "a world of %u ranks; ranks are below %u", n_ranks,

@@ -450,7 +450,7 @@ static ferry_status check_group(const ferry_param_metadata *m, const char *side,
         ferry_group_size(m->tensor_parallel_group_ranks) == 0) {
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
                        "%s is TP, but the %s does not know its tensor-parallel group (rank %u); "
-                       "treating it as replicated would hand a rank somebody else's shard",
+                       "treating it as replicated would hand a rank another rank's shard",
                        fy_metadata_name(m), side, m->owner_rank);
     }
     return FERRY_OK;

@@ -268,7 +268,8 @@ ferry_status ferry_spec_parse(const char *text, size_t length, const char *name,
                               ferry_spec **spec_out, ferry_error *error)
 {
     if (text == NULL || spec_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_spec_parse needs a text and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_spec_parse needs a text and a place for the result");
     }
     json_t      *root;
     const char  *known  = name == NULL ? "spec" : name;

@@ -96,8 +96,8 @@ ferry_status fy_area_make(uint64_t offset, uint64_t element_bytes, uint32_t n_di
                           ferry_error *error)
 {
     if (n_dims > MOST_DIMS) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "an area has %u dims; %u is the most",
-                       n_dims, MOST_DIMS);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "an area has %u dims; at most %u are allowed", n_dims, MOST_DIMS);
     }
     fy_area area = fy_area_flat(offset, element_bytes);
     for (uint32_t d = 0; d < n_dims; d++) {

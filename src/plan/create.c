@@ -310,7 +310,7 @@ static ferry_status apply_options(ferry_plan *plan, const ferry_plan_options *op
                                   ferry_error *error)
 {
     if (options->replica > FERRY_REPLICA_SEED) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "%u is no replica policy", options->replica);
+        return fy_fail(error, FERRY_ERR_MISUSE, "%u is not a replica policy", options->replica);
     }
     plan->policy = options->replica;
     if (options->subset != NULL) {
@@ -350,7 +350,8 @@ ferry_status ferry_plan_create(const ferry_spec *spec, const ferry_plan_options 
 {
     fy_problem problem;
     if (spec == NULL || plan_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_plan_create needs a spec and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_plan_create needs a spec and a place for the result");
     }
     ferry_plan        *plan = NULL;
     ferry_plan_options own;

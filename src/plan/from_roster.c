@@ -14,7 +14,7 @@ ferry_status ferry_plan_create_from_roster(const ferry_roster       *roster,
     fy_problem problem;
     if (roster == NULL || plan_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_plan_create_from_roster needs a roster and a place");
+                       "ferry_plan_create_from_roster needs a roster and a place for the result");
     }
     ferry_plan        *plan = NULL;
     ferry_plan_options own;

@@ -220,14 +220,14 @@ ferry_status fy_plan_fail_lost(const ferry_plan *plan, const fy_route *route, ui
     if (n == 0) {
         fy_free(ranks);
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
-                       "no source rank holds a part of \"%s\" that the destination wants", name);
+                       "no source rank holds a part of \"%s\" that the destination needs", name);
     }
     name_ranks(&lost, ranks, n);
     name_slice(&slice, route, &atom);
     fy_free(ranks);
     return fy_fail(
         error, FERRY_ERR_INVALID_PLAN,
-        "\"%s\": rank %u wants [%s] of source tensor \"%s\", which only lost ranks held: %s; "
+        "\"%s\": rank %u needs [%s] of source tensor \"%s\", which only lost ranks held: %s; "
         "leave the tensor out with a subset, or read it from a checkpoint",
         name, wanting, slice.text, plan->problem.tensors[leg->source].name, lost.text);
 }

@@ -41,7 +41,8 @@ static void begin_message(fy_pack *out, ferry_status status, const char *sentenc
 static ferry_status read_status(fy_reader *in, uint32_t rank, ferry_error *error)
 {
     if (in->at == in->end) {
-        return fy_fail(error, FERRY_ERR_NO_MEMORY, "rank %u had no memory for its message", rank);
+        return fy_fail(error, FERRY_ERR_NO_MEMORY, "rank %u ran out of memory for its message",
+                       rank);
     }
     ferry_status status = (ferry_status)fy_read_number(in, FY_LAST_STATUS);
     if (in->failed) {

@@ -128,7 +128,7 @@ ferry_status ferry_reshard_plan_create(const ferry_plan *plan, uint32_t rank,
 {
     if (plan == NULL || reshard_plan_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_reshard_plan_create needs a plan and a place");
+                       "ferry_reshard_plan_create needs a plan and a place for the result");
     }
     char                digest[33];
     ferry_reshard_plan *own = NULL;

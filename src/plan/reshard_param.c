@@ -332,8 +332,9 @@ ferry_status ferry_plan_multi_dim_lcm(const char *param_name, const ferry_param_
                                       ferry_transfers **transfers_out, ferry_error *error)
 {
     if (param_name == NULL || src == NULL || dst == NULL || transfers_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_plan_multi_dim_lcm needs a name, two metadata and a place");
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "ferry_plan_multi_dim_lcm needs a name, two metadata and a place for the result");
     }
     both                      b;
     ferry_sharding_descriptor descriptor;
@@ -401,8 +402,9 @@ ferry_status ferry_finalize_dp_transfers(const char *param_name, const ferry_par
                                          ferry_transfers **transfers_out, ferry_error *error)
 {
     if (param_name == NULL || src == NULL || dst == NULL || transfers_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_finalize_dp_transfers needs a name, two metadata and a place");
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "ferry_finalize_dp_transfers needs a name, two metadata and a place for the result");
     }
     both         b;
     ferry_status status = take_both(src, dst, &b, error);
@@ -447,7 +449,7 @@ ferry_determine_source_ranks_for_dst_param(const char *param_name, const ferry_p
     if (param_name == NULL || src == NULL || dst == NULL || transfers_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_determine_source_ranks_for_dst_param needs a name, two "
-                       "metadata and a place");
+                       "metadata and a place for the result");
     }
     both         b;
     ferry_status status = take_both(src, dst, &b, error);
@@ -477,7 +479,7 @@ ferry_determine_source_ranks_for_dst_param(const char *param_name, const ferry_p
         return fy_fail(
             error, FERRY_ERR_INVALID_PLAN,
             "%s is TP, but the %s does not know its tensor-parallel group; treating it as "
-            "replicated would hand a rank somebody else's shard",
+            "replicated would hand a rank another rank's shard",
             param_name, has_group(src) ? "destination" : "source");
     }
     return ferry_finalize_dp_transfers(param_name, src, dst, my_rank, transfers_out, error);

@@ -186,7 +186,7 @@ static ferry_status check_subset(const fy_problem *problem, const char *subset, 
         return FERRY_OK;
     }
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                   "the subset \"%.200s\": no tensor of the destination fits \"%.*s\"", subset,
+                   "the subset \"%.200s\": no tensor of the destination matches \"%.*s\"", subset,
                    pattern.length < 200 ? (int)pattern.length : 200, pattern.text);
 }
 

@@ -222,7 +222,7 @@ ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_side side, ui
                        "ferry_plan_visit_shards needs a plan and a visitor");
     }
     if (side != FERRY_SIDE_SOURCE && side != FERRY_SIDE_DESTINATION) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "%d is no side of a plan", (int)side);
+        return fy_fail(error, FERRY_ERR_MISUSE, "%d is not a side of a plan", (int)side);
     }
     if (rank >= plan->problem.n_ranks) {
         return fy_fail(error, FERRY_ERR_MISUSE, "rank %u is not in the world of %u ranks", rank,

@@ -38,7 +38,7 @@ static ferry_status read_header(const char *path, json_t **json_out, ferry_error
     fy_free(text);
     if (status == FERRY_OK && !json_is_object(*json_out)) {
         json_decref(*json_out);
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: its header is no object", path);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: its header is not an object", path);
     }
     return status;
 }

@@ -214,7 +214,7 @@ static ferry_status check_fed(const fy_proof_spec *spec, uint32_t t, ferry_error
         const fy_proof_tensor *source = &spec->tensors[fy_proof_spec_source(spec, t, i)];
         if (source->spots[FY_PROOF_SOURCE].rule == NULL) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "%s: is wanted at the destination, but the source skips %s",
+                           "%s: is needed at the destination, but the source skips %s",
                            tensor->name, source->name);
         }
     }

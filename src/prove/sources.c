@@ -158,7 +158,7 @@ static ferry_status check_source(const fy_proof_tensor *tensor, const fy_proof_b
     const fy_proof_entry *from = source->entry;
     if (from->has_source) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: its source %s has a source of its own, so nobody holds it",
+                       "%s: its source %s has a source of its own, so no rank holds it",
                        tensor->name, source->name);
     }
     if (from->dtype.kind != tensor->entry->dtype.kind ||

@@ -419,9 +419,10 @@ static ferry_status read_options(const ferry_schedule_options *options, fy_job *
         return status;
     }
     if (own.rule > FERRY_SCHEDULE_FIRST_FIT_HALF || own.duplex > FERRY_DUPLEX_HALF) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "options of a schedule: %u is no ferry_schedule_rule or %u no ferry_duplex",
-                       own.rule, own.duplex);
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "options of a schedule: %u is not a ferry_schedule_rule or %u not a ferry_duplex",
+            own.rule, own.duplex);
     }
     bool is_half    = own.rule == FERRY_SCHEDULE_FIRST_FIT_HALF;
     job->rule       = own.rule;

@@ -24,7 +24,7 @@ ferry_status ferry_cluster_create(const ferry_cluster_options *options, ferry_cl
     if (options == NULL || cluster_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "ferry_cluster_create needs options that began as "
-                       "FERRY_CLUSTER_OPTIONS_INIT, and a place");
+                       "FERRY_CLUSTER_OPTIONS_INIT, and a place for the result");
     }
     ferry_cluster_options own;
     ferry_status          status = fy_take_cluster_options(options, &own, error);

@@ -252,7 +252,7 @@ ferry_status ferry_has_conflict(const ferry_scheduled_batch *batch, uint32_t ite
         duplex > FERRY_DUPLEX_HALF) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "a conflict is asked of a batch made with FERRY_SCHEDULED_BATCH_INIT, a "
-                       "list, a ferry_duplex (not %u) and a place",
+                       "list, a ferry_duplex (not %u) and a place for the result",
                        duplex);
     }
     ferry_scheduled_batch own;

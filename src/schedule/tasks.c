@@ -49,7 +49,7 @@ static ferry_status check_task(const ferry_task_list *list, const ferry_task *ta
     }
     if (element == 0 || element > UINT32_MAX || bytes % element != 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "task %llu from rank %u to rank %u: %llu bytes are no whole number of "
+                       "task %llu from rank %u to rank %u: %llu bytes are not a whole number of "
                        "elements of %llu bytes (1 to 2^32 - 1 are possible)",
                        id, task->from, task->to, bytes, element);
     }

@@ -9,8 +9,8 @@ static ferry_status check_form(uint64_t element_bytes, uint32_t n_dims, ferry_er
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "a box has elements of 0 bytes");
     }
     if (n_dims > FERRY_MAX_DIMS) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "a box has %u dimensions, at most %d work",
-                       n_dims, FERRY_MAX_DIMS);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "a box has %u dimensions, at most %d are allowed", n_dims, FERRY_MAX_DIMS);
     }
     return FERRY_OK;
 }
@@ -20,7 +20,7 @@ static ferry_status check_buffer(const ferry_buffer *buffer, ferry_error *error)
     unsigned long long bytes = buffer->bytes;
     if (buffer->kind != FERRY_MEMORY_HOST) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "the memory of a box is of kind %u, and this version moves host memory only",
+                       "the memory of a box is of kind %u, but this version moves host memory only",
                        buffer->kind);
     }
     if (buffer->base == NULL && bytes != 0) {

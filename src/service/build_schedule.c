@@ -78,7 +78,7 @@ static void set_options(session *s, const ferry_build_schedule_options *options)
     }
     if (own.rule > FERRY_SCHEDULE_FIRST_FIT_HALF || own.duplex > FERRY_DUPLEX_HALF) {
         s->status = fy_fail(&s->error, FERRY_ERR_MISUSE,
-                            "options of a schedule: %u is no ferry_schedule_rule or %u no "
+                            "options of a schedule: %u is not a ferry_schedule_rule or %u no "
                             "ferry_duplex",
                             own.rule, own.duplex);
         return;
@@ -110,7 +110,7 @@ static void begin_message(const session *s, fy_pack *out)
 static ferry_status read_status(fy_reader *in, uint32_t rank, ferry_error *error)
 {
     if (in->at == in->end) {
-        return fy_fail(error, FERRY_ERR_NO_MEMORY, "PE %u had no memory for its message", rank);
+        return fy_fail(error, FERRY_ERR_NO_MEMORY, "PE %u ran out of memory for its message", rank);
     }
     ferry_status status = (ferry_status)fy_read_number(in, FY_LAST_STATUS);
     if (in->failed) {

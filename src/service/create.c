@@ -16,11 +16,11 @@ static ferry_status check_options(const ferry_service_options *options, ferry_er
 {
     if (options->checksum > FERRY_CHECKSUM_END || options->commit > FERRY_COMMIT_SWAP) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "service options: %u is no ferry_checksum or %u is no ferry_commit",
+                       "service options: %u is not a ferry_checksum or %u is not a ferry_commit",
                        options->checksum, options->commit);
     }
     if ((options->paths & ~(uint32_t)FERRY_PATH_ALL) != 0) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "service options: %#x are no FERRY_PATH_ flags",
+        return fy_fail(error, FERRY_ERR_MISUSE, "service options: %#x are not FERRY_PATH_ flags",
                        options->paths);
     }
     enum { MOST_THREADS = 1024 };

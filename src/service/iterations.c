@@ -60,9 +60,9 @@ ferry_status ferry_prepare_iter_schedules(const ferry_local_schedule *schedule,
 {
     if (schedule == NULL || workloads == NULL || summaries == NULL || schedules_out == NULL ||
         workloads->my_pe != schedule->my_pe) {
-        return fy_fail(
-            error, FERRY_ERR_MISUSE,
-            "iterations need a schedule, the workloads of its PE, summaries and a place");
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "iterations need a schedule, the workloads of its PE, summaries and a place "
+                       "for the result");
     }
     uint32_t              n         = schedule->n_iterations;
     ferry_iter_schedules *schedules = fy_alloc_zeroed(sizeof *schedules + n * sizeof(step), 1);
@@ -97,8 +97,8 @@ static ferry_status check_iteration(const ferry_iter_schedules *schedules, uint3
                                     const void *place, ferry_error *error)
 {
     if (place == NULL || number >= ferry_iter_schedules_count(schedules)) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "iteration %u of %u needs a place", number,
-                       ferry_iter_schedules_count(schedules));
+        return fy_fail(error, FERRY_ERR_MISUSE, "iteration %u of %u needs a place for the result",
+                       number, ferry_iter_schedules_count(schedules));
     }
     return FERRY_OK;
 }

@@ -97,7 +97,8 @@ static void begin_message(const session *s, message_kind kind, fy_pack *out)
 static ferry_status read_status(fy_reader *in, message_kind kind, uint32_t rank, ferry_error *error)
 {
     if (in->at == in->end) {
-        return fy_fail(error, FERRY_ERR_NO_MEMORY, "rank %u had no memory for its message", rank);
+        return fy_fail(error, FERRY_ERR_NO_MEMORY, "rank %u ran out of memory for its message",
+                       rank);
     }
     if (fy_read_number(in, KIND_VERDICT) != (uint64_t)kind || in->failed) {
         return fail_message(rank, error);

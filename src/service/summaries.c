@@ -284,7 +284,7 @@ ferry_status ferry_summaries_at(const ferry_summaries *summaries, uint64_t index
                                 const ferry_workload_summary **summary_out, ferry_error *error)
 {
     if (summary_out == NULL || index >= ferry_summaries_count(summaries)) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "summary %llu of %llu needs a place",
+        return fy_fail(error, FERRY_ERR_MISUSE, "summary %llu of %llu needs a place for the result",
                        (unsigned long long)index,
                        (unsigned long long)ferry_summaries_count(summaries));
     }

@@ -46,7 +46,7 @@ static ferry_status check_buffer(const char *name, const ferry_buffer *buffer, f
     unsigned long long bytes = buffer->bytes;
     if (buffer->kind != FERRY_MEMORY_HOST) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: its memory is of kind %u, and this version moves host memory only",
+                       "%s: its memory is of kind %u, but this version moves host memory only",
                        name, buffer->kind);
     }
     if (buffer->base == NULL && bytes != 0) {

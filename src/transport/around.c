@@ -71,7 +71,7 @@ static ferry_status attach(ferry_transport *transport, uint32_t peer, bool write
     uint64_t theirs = 0;
     if (!is_other(transport, peer)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "cross-memory attach: rank %u is no other rank of this world", peer);
+                       "cross-memory attach: rank %u is not another rank of this world", peer);
     }
     if (!sum(here, n_here, &ours) || !sum(there, n_there, &theirs) || ours != theirs) {
         return fy_fail(error, FERRY_ERR_MISUSE,

@@ -100,11 +100,12 @@ static ferry_status read_head(const unsigned char *key, size_t n_bytes, key_head
     key_head head;
     uint64_t hash;
     if (n_bytes < sizeof head + sizeof hash || n_bytes > FERRY_KEY_BYTES) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%zu bytes are no key of a region", n_bytes);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%zu bytes are not the key of a region",
+                       n_bytes);
     }
     memcpy(&head, key, sizeof head);
     if (head.magic != KEY_MAGIC) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "the bytes are no key of a region");
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "the bytes are not the key of a region");
     }
     if (head.version != KEY_VERSION) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,

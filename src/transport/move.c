@@ -122,7 +122,7 @@ static ferry_status check_signal(const ferry_transport *transport, uint32_t peer
         return fy_fail(error, FERRY_ERR_MISUSE, "put with signal needs a signal with a region");
     }
     if (signal->op != FERRY_SIGNAL_SET && signal->op != FERRY_SIGNAL_ADD) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "signal: %u is no ferry_signal_op", signal->op);
+        return fy_fail(error, FERRY_ERR_MISUSE, "signal: %u is not a ferry_signal_op", signal->op);
     }
     return fy_word_check(transport, signal->region, signal->offset, peer, error);
 }

@@ -242,7 +242,8 @@ static ferry_status check_buffer(const ferry_buffer *buffer, ferry_error *error)
     }
     if (buffer->base == NULL || buffer->bytes == 0 ||
         !fy_add((uintptr_t)buffer->base, buffer->bytes, &end)) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "%llu bytes at %p are no memory to register",
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%llu bytes at %p are not memory that can be registered",
                        (unsigned long long)buffer->bytes, buffer->base);
     }
     return FERRY_OK;

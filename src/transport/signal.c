@@ -20,7 +20,7 @@ ferry_status fy_word_check(const ferry_transport *transport, const ferry_region 
     }
     if (offset % sizeof(uint64_t) != 0) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "signal: offset %llu of region %llu is no multiple of 8",
+                       "signal: offset %llu of region %llu is not a multiple of 8",
                        (unsigned long long)offset, (unsigned long long)region->view.id);
     }
     return fy_region_check(region, "signal", rank, offset, sizeof(uint64_t), error);
@@ -102,7 +102,7 @@ static ferry_status check_wait(const ferry_transport *transport, const ferry_reg
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_signal_wait needs a transport and a region");
     }
     if ((uint32_t)compare > FERRY_COMPARE_GT) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "signal: %u is no ferry_compare",
+        return fy_fail(error, FERRY_ERR_MISUSE, "signal: %u is not a ferry_compare",
                        (uint32_t)compare);
     }
     if (from != FERRY_ANY_RANK && from >= transport->world->n_ranks) {
@@ -111,7 +111,7 @@ static ferry_status check_wait(const ferry_transport *transport, const ferry_reg
                        transport->world->n_ranks);
     }
     if (isnan(limit_seconds)) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "signal: the limit is no number of seconds");
+        return fy_fail(error, FERRY_ERR_MISUSE, "signal: the limit is not a number of seconds");
     }
     return fy_word_check(transport, region, offset, transport->world->rank, error);
 }

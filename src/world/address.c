@@ -29,9 +29,10 @@ ferry_status fy_address_parse(const char *text, size_t n_bytes, char host_out[FY
         port = port * 10 + (colon[1 + digit++] - '0');
     }
     if (digit != n_digits || port < 1 || port > 65535 || length == 0) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "\"%.*s\" is no address: HOST:PORT is wanted, with a port from 1 to 65535",
-                       (int)(n_bytes > 300 ? 300 : n_bytes), text);
+        return fy_fail(
+            error, FERRY_ERR_INVALID_INPUT,
+            "\"%.*s\" is not an address: HOST:PORT is wanted, with a port from 1 to 65535",
+            (int)(n_bytes > 300 ? 300 : n_bytes), text);
     }
     bool bracketed = length > 2 && host[0] == '[' && host[length - 1] == ']';
     if (bracketed) {
@@ -39,12 +40,13 @@ ferry_status fy_address_parse(const char *text, size_t n_bytes, char host_out[FY
         length -= 2;
     } else if (memchr(host, ':', length) != NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "\"%.*s\" is no address: an IPv6 address is written [ADDRESS]:PORT",
+                       "\"%.*s\" is not an address: an IPv6 address is written [ADDRESS]:PORT",
                        (int)(n_bytes > 300 ? 300 : n_bytes), text);
     }
     if (length >= FY_HOST_BYTES) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "a host name of %zu characters: %d are most",
-                       length, FY_HOST_BYTES - 1);
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "a host name of %zu characters; at most %d are allowed", length,
+                       FY_HOST_BYTES - 1);
     }
     memcpy(host_out, host, length);
     host_out[length] = '\0';
@@ -138,14 +140,15 @@ static ferry_status fail_to_listen(const char *host, uint16_t port, int reason, 
                        "port %u of %s is taken by another program: set FERRY_PORT to a free one",
                        port, where);
     case EADDRNOTAVAIL:
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s is no address of this machine: FERRY_HOST must be one of this machine",
-                       where);
+        return fy_fail(
+            error, FERRY_ERR_INVALID_INPUT,
+            "%s is not an address of this machine: FERRY_HOST must be one of this machine", where);
     case EACCES:
-        return fy_fail(error, FERRY_ERR_IO,
-                       "port %u of %s may not be used without rights: set FERRY_PORT to one above "
-                       "1023",
-                       port, where);
+        return fy_fail(
+            error, FERRY_ERR_IO,
+            "port %u of %s may not be used without root rights: set FERRY_PORT to one above "
+            "1023",
+            port, where);
     default:
         return fy_fail(error, FERRY_ERR_IO, "cannot listen on port %u of %s: %s", port, where,
                        strerror(reason));
@@ -297,7 +300,8 @@ ferry_status fy_own_addresses(const char *host, uint16_t port, char text[FY_ADDR
         bool six = strchr(host, ':') != NULL && host[0] != '[';
         if (strlen(host) >= FY_HOST_BYTES || strchr(host, ',') != NULL || host[0] == '\0') {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "\"%.300s\" is no host name: FERRY_HOST is one name or address", host);
+                           "\"%.300s\" is not a host name: FERRY_HOST is one name or address",
+                           host);
         }
         snprintf(text, FY_ADDRESSES_BYTES, six ? "[%s]:%u" : "%s:%u", host, port);
         return FERRY_OK;

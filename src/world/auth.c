@@ -184,10 +184,10 @@ static ferry_status check_hello(const fy_handshake *handshake, const char *peer,
         return handshake->role == FY_CLIENT
                    ? fy_fail(
                          error, FERRY_ERR_INVALID_INPUT,
-                         "%s answers, but is no ferry rank: the port belongs to another program",
+                         "%s answers, but is not a ferry rank: the port belongs to another program",
                          peer)
                    : fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                             "%s is no ferry rank: it sent something else", peer);
+                             "%s is not a ferry rank: it sent something else", peer);
     }
     if (handshake->n_bytes > sizeof magic && handshake->bytes[sizeof magic] != !handshake->role) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,

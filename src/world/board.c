@@ -70,7 +70,8 @@ ferry_status fy_board_map(int fd, fy_board **board_out, uint32_t *n_slots_out, f
     uint32_t n_slots = *(volatile uint32_t *)&board->n_slots;
     if (board->magic != board_magic || board_bytes(n_slots) != (size_t)file.st_size) {
         munmap(board, (size_t)file.st_size);
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "what was passed is no board of a node");
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "what was passed is not the board of a node");
     }
     *board_out   = board;
     *n_slots_out = n_slots;

@@ -70,13 +70,13 @@ static ferry_status check_cards(const card *cards, const ferry_bootstrap *bootst
         }
         if (one->rank != r) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "all_gather brought the bytes of rank %u in the place of rank %u: they "
+                           "all_gather returned the bytes of rank %u in the place of rank %u: they "
                            "must be in order of ranks, and each rank there once",
                            one->rank, r);
         }
         if (one->n_ranks != cards[0].n_ranks) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "rank %u believes in %u ranks and rank 0 in %u", r, one->n_ranks,
+                           "rank %u expects %u ranks, but rank 0 expects %u", r, one->n_ranks,
                            cards[0].n_ranks);
         }
         if ((one->has_secret != 0) != (cards[0].has_secret != 0)) {

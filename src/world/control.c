@@ -252,7 +252,7 @@ static void stranger_left(fy_process *process, fy_conn *conn, ferry_status statu
         process->n_denied++;
         memcpy(process->denied_from, from, sizeof from);
     }
-    fy_log(FERRY_LOG_DEBUG, "a stranger from %s was sent away: %s", from, why);
+    fy_log(FERRY_LOG_DEBUG, "a connection from %s was refused: %s", from, why);
 }
 
 static void link_broke(fy_process *process, fy_conn *conn, ferry_status status, const char *why)

@@ -58,7 +58,7 @@ static ferry_status parse_number(const char *name, const char *text, uint32_t le
     }
     if (!plain || number < least || number > most) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "environment variable %s is \"%.40s\", which is no number from %u to %u",
+                       "environment variable %s is \"%.40s\", which is not a number from %u to %u",
                        name, text, least, most);
     }
     *number_out = (uint32_t)number;
@@ -175,7 +175,7 @@ static ferry_status parse_host(const variables *set, root_place *place_inout, fe
     /* A comma would make two addresses of it; a bracket or a blank is in no name. */
     if (length == 0 || length > MOST_HOST_BYTES || strpbrk(set->host, ", \t\r\n[]/@") != NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "environment variable MASTER_ADDR is \"%.80s\", which is no host name or "
+                       "environment variable MASTER_ADDR is \"%.80s\", which is not a host name or "
                        "address",
                        set->host);
     }
@@ -214,7 +214,7 @@ static ferry_status check_listener(int fd, uint16_t *port_out, ferry_error *erro
         fault = "is not open here: what stands between the launcher and this program closed it";
     } else if (getsockname(fd, (struct sockaddr *)&name, &length) != 0 ||
                getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &int_bytes) != 0) {
-        fault = "is no socket";
+        fault = "is not a socket";
     } else if (kind != SOCK_STREAM || (name.ss_family != AF_INET && name.ss_family != AF_INET6)) {
         fault = "is no TCP socket";
     } else if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_bytes) != 0 ||
@@ -411,7 +411,7 @@ static ferry_status meet_in_file(fy_meeting *meeting, const fy_settings *setting
     uint32_t n_local = 0;
     if (path[0] == '\0') {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "environment variable FERRY_RENDEZVOUS is set to nothing; unset it instead");
+                       "environment variable FERRY_RENDEZVOUS is set, but empty; unset it instead");
     }
     if (set->rank == NULL || set->n_ranks == NULL) {
         bool both = set->rank == NULL && set->n_ranks == NULL;
@@ -465,7 +465,7 @@ ferry_status fy_meet_environment(fy_meeting *meeting, const fy_settings *setting
     }
     if (is_complete(&set)) {
         if (pmix != NULL && strcmp(pmix, set.rank) != 0) {
-            fy_log(FERRY_LOG_INFO, "RANK is %s and PMIX_RANK is %s: RANK counts", set.rank, pmix);
+            fy_log(FERRY_LOG_INFO, "RANK is %s and PMIX_RANK is %s: RANK is used", set.rank, pmix);
         }
         return meet_at_port(meeting, settings, &set, error);
     }
@@ -484,8 +484,9 @@ ferry_status fy_meet_environment(fy_meeting *meeting, const fy_settings *setting
     if (status != FERRY_OK) {
         return status;
     }
-    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                   "nothing says who the other ranks are: RANK and WORLD_SIZE are not set, nor is "
-                   "FERRY_RENDEZVOUS, and no PMIx is offered; start with `ferry launch -n N -- "
-                   "PROG`, torchrun or mpirun");
+    return fy_fail(
+        error, FERRY_ERR_INVALID_INPUT,
+        "nothing says where the other ranks are: RANK and WORLD_SIZE are not set, nor is "
+        "FERRY_RENDEZVOUS, and no PMIx is offered; start with `ferry launch -n N -- "
+        "PROG`, torchrun or mpirun");
 }

@@ -93,7 +93,7 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
         int64_t left = until_ns - fy_now_ns();
         if (left <= 0) {
             return fy_fail(error, FERRY_ERR_TIMEOUT,
-                           "rank %u reached rank %u, which did not take it in within %.1f s",
+                           "rank %u reached rank %u, which did not accept it within %.1f s",
                            process->claim, process->root_claim, (double)process->join_ns / 1e9);
         }
         if (fy_interrupted(interrupt_of(process))) {

@@ -241,7 +241,7 @@ static ferry_status check_header(fy_link *link)
     }
     if (length > FY_LINK_PAYLOAD_BYTES) {
         return fy_fail(&link->why, FERRY_ERR_INVALID_INPUT,
-                       "%s sends a message of %u bytes, and %d are the most", link->peer, length,
+                       "%s sends a message of %u bytes; at most %d are allowed", link->peer, length,
                        FY_LINK_PAYLOAD_BYTES);
     }
     link->frame = HEADER_BYTES + length + (length > 0 ? FY_AUTH_MAC_BYTES : 0);
@@ -359,7 +359,7 @@ static ferry_status prepare_socket(fy_link *link, ferry_error *error)
     int                     flags   = fcntl(link->fd, F_GETFL);
     if (flags < 0 || fcntl(link->fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
         fcntl(link->fd, F_SETFD, FD_CLOEXEC) != 0) {
-        return fy_fail(error, FERRY_ERR_IO, "descriptor %d is no socket to link by: %s", link->fd,
+        return fy_fail(error, FERRY_ERR_IO, "descriptor %d is not a connected socket: %s", link->fd,
                        strerror(errno));
     }
     if (getpeername(link->fd, (struct sockaddr *)&address, &length) != 0) {
@@ -504,7 +504,7 @@ ferry_status fy_link_post(fy_link *link, uint32_t type, const void *head, size_t
     }
     if (head_bytes > FY_LINK_PAYLOAD_BYTES || body_bytes > FY_LINK_PAYLOAD_BYTES - head_bytes) {
         return fy_fail(error, FERRY_ERR_LIMIT,
-                       "a control message of %zu + %zu bytes: %d are the most", head_bytes,
+                       "a control message of %zu + %zu bytes; at most %d are allowed", head_bytes,
                        body_bytes, FY_LINK_PAYLOAD_BYTES);
     }
     if (!make_room(&link->out, HEADER_BYTES + head_bytes + body_bytes + FY_AUTH_MAC_BYTES)) {

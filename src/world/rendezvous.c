@@ -65,7 +65,7 @@ static bool same_file(const file_id *a, const file_id *b)
 static ferry_status check_owner(const char *path, const struct stat *info, ferry_error *error)
 {
     if (!S_ISREG(info->st_mode)) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "rendezvous \"%s\" is no regular file",
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "rendezvous \"%s\" is not a regular file",
                        path);
     }
     if (info->st_uid != geteuid()) {
@@ -202,7 +202,7 @@ static ferry_status read_notice(const char *path, fy_notice *notice_out, file_id
 static ferry_status fail_other(const char *path, ferry_error *error)
 {
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                   "\"%s\" is there and is no rendezvous file: name another path, or remove it",
+                   "\"%s\" exists and is not a rendezvous file: name another path, or remove it",
                    path);
 }
 
@@ -383,7 +383,7 @@ static ferry_status check_live(const search *at, const fy_meeting *meeting, ferr
 {
     if (at->notice.n_ranks != meeting->n_ranks) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "rendezvous \"%s\" is for %u ranks, by rank 0, and rank %u believes in %u",
+                       "rendezvous \"%s\" is for %u ranks, by rank 0, but rank %u expects %u",
                        at->path, at->notice.n_ranks, meeting->rank, meeting->n_ranks);
     }
     return FERRY_OK;

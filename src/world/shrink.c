@@ -238,7 +238,7 @@ static ferry_status check_size(fy_process *process, uint32_t min_ranks, ferry_er
     uint32_t n_ranks = process->n_ranks;
     ferry_world_destroy(process->world);
     return fy_fail(error, FERRY_ERR_PEER_LOST,
-                   "only %u ranks came to the smaller world; at least %u are wanted", n_ranks,
+                   "only %u ranks came to the smaller world; at least %u are required", n_ranks,
                    min_ranks);
 }
 

@@ -90,8 +90,8 @@ static ferry_status make_worlds(const ferry_world *world, fy_shrink_round *round
 {
     if (round->n_joined < round->min_ranks) {
         return fy_fail(&round->sentence, FERRY_ERR_PEER_LOST,
-                       "%u of %u ranks would go on, but at least %u are asked for", round->n_joined,
-                       world->n_ranks, round->min_ranks);
+                       "%u of %u ranks would continue, but at least %u are required",
+                       round->n_joined, world->n_ranks, round->min_ranks);
     }
     uint64_t    *node_ids = fy_alloc(round->n_joined, sizeof *node_ids);
     uint32_t    *members  = fy_alloc(round->n_joined, sizeof *members);

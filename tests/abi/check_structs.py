@@ -73,13 +73,13 @@ def broken(wanted, have, first):
                 yield "%s.%s lay at %d with %d bytes; a released field never moves" \
                     % ((struct,) + field)
         if len(now) > len(fields) and not is_apart(fields[-1], now[len(fields)]):
-            yield "%s.%s is appended at %d, which is no multiple of 8 behind %s" \
+            yield "%s.%s is appended at %d, which is not a multiple of 8 behind %s" \
                 % (struct, now[len(fields)][0], now[len(fields)][1], fields[-1][0])
     for struct, last in first.items():
         fields = have.get(struct, [])
         at = [field[0] for field in fields].index(last)
         if at + 1 < len(fields) and not is_apart(fields[at], fields[at + 1]):
-            yield "%s.%s at %d is no multiple of 8 behind the first version's last field %s" \
+            yield "%s.%s at %d is not a multiple of 8 behind the first version's last field %s" \
                 % (struct, fields[at + 1][0], fields[at + 1][1], last)
 
 

@@ -250,8 +250,11 @@ typedef struct bad_tasks {
 
 static const bad_tasks bad_rows[] = {
     {"no bytes", 0, {TASK(7, 0, 1, 0, 1)}, "task 7 from rank 0 to rank 1 has no bytes"},
-    {"no elements", 0, {TASK(7, 0, 1, 8, 0)}, "8 bytes are no whole number of elements of 0"},
-    {"half an element", 0, {TASK(7, 0, 1, 6, 4)}, "6 bytes are no whole number of elements of 4"},
+    {"no elements", 0, {TASK(7, 0, 1, 8, 0)}, "8 bytes are not a whole number of elements of 0"},
+    {"half an element",
+     0,
+     {TASK(7, 0, 1, 6, 4)},
+     "6 bytes are not a whole number of elements of 4"},
     {"a huge element", 0, {TASK(7, 0, 1, 1ull << 33, 1ull << 33)}, "elements of 8589934592 bytes"},
     {"no sender",
      0,

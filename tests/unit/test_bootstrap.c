@@ -164,16 +164,17 @@ static void test_bootstrap_contradictions(void **state)
         spoil_fn    spoil;
         const char *sentence;
     } rows[] = {
-        {spoil_order, "all_gather brought the bytes of rank 2 in the place of rank 1: they must be "
-                      "in order of ranks, and each rank there once"},
+        {spoil_order,
+         "all_gather returned the bytes of rank 2 in the place of rank 1: they must be "
+         "in order of ranks, and each rank there once"},
         {spoil_bytes, "what all_gather brought from rank 3 is not what that rank gave, or it runs "
                       "another version of ferry"},
-        {spoil_number, "rank 2 believes in 6 ranks and rank 0 in 5"},
+        {spoil_number, "rank 2 expects 6 ranks, but rank 0 expects 5"},
         {spoil_one_secret,
          "rank 4 has no secret and rank 0 has one: set FERRY_SECRET on all ranks or on none"},
         {spoil_root_secret,
          "rank 1 has a secret and rank 0 has none: set FERRY_SECRET on all ranks or on none"},
-        {spoil_root, "rank 0: \"a,b\" is no host name: FERRY_HOST is one name or address"},
+        {spoil_root, "rank 0: \"a,b\" is not a host name: FERRY_HOST is one name or address"},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         caller callers[N_RANKS];

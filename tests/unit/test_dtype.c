@@ -105,7 +105,7 @@ static void test_what_is_no_dtype(void **state)
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         check_status(texts[i], FERRY_ERR_INVALID_INPUT, ferry_dtype_parse(texts[i], &dtype, &error),
                      &error);
-        check_says(texts[i], "is no dtype; known are f64 f32", &error);
+        check_says(texts[i], "is not a dtype; known are f64 f32", &error);
         check_row(texts[i],
                   !fy_dtype_from_safetensors(texts[i], &dtype) || strcmp(texts[i], "F32") == 0);
     }

@@ -116,7 +116,7 @@ static void test_read(void **state)
     fy_free(text);
 }
 
-/* What is no regular file is refused at once: a FIFO would wait, a device never end. */
+/* What is not a regular file is refused at once: a FIFO would wait, a device never end. */
 static void test_read_what_is_no_file(void **state)
 {
     (void)state;

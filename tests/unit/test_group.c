@@ -93,7 +93,7 @@ static void test_members(void **state)
         ferry_error error;
         size_t      index;
         ferry_rank_in_group(6, groups[g], &index, &error);
-        assert_string_equal(error.message, "rank 6 is no member of the group (5, 8, 11, 14)");
+        assert_string_equal(error.message, "rank 6 is not a member of the group (5, 8, 11, 14)");
         ferry_group_release(groups[g]);
     }
 }

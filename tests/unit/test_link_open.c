@@ -234,7 +234,7 @@ static void test_listen(void **state)
     }
     check_status("foreign", FERRY_ERR_INVALID_INPUT,
                  fy_listen("192.0.2.77", 0, &second, &again, &error), &error);
-    check_says("foreign", "192.0.2.77 is no address of this machine", &error);
+    check_says("foreign", "192.0.2.77 is not an address of this machine", &error);
     check_status("unknown", FERRY_ERR_INVALID_INPUT,
                  fy_listen("no such host", 0, &second, &again, &error), &error);
     check_says("unknown", "\"no such host\" is not found", &error);
@@ -375,9 +375,9 @@ static void test_who_answers(void **state)
         [RANK]          = {"rank", NULL, FERRY_OK, true},
         [OTHER_KEY]     = {"other key", "FERRY_SECRET", FERRY_ERR_DENIED, true},
         [OTHER_VERSION] = {"other version", "version 4711", FERRY_ERR_INVALID_INPUT, true},
-        [HTTP]     = {"http", "answers, but is no ferry rank: the port belongs to another program",
-                      FERRY_ERR_INVALID_INPUT, false},
-        [SILENT]   = {"silent", "says nothing", FERRY_ERR_TIMEOUT, false},
+        [HTTP]   = {"http", "answers, but is not a ferry rank: the port belongs to another program",
+                    FERRY_ERR_INVALID_INPUT, false},
+        [SILENT] = {"silent", "says nothing", FERRY_ERR_TIMEOUT, false},
         [HANGS_UP] = {"hangs up", "before it proved the secret", FERRY_ERR_TIMEOUT, false},
     };
     for (manner how = RANK; how < MANNERS; how++) {

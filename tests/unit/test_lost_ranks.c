@@ -56,7 +56,7 @@ static const row rows[] = {
      2,
      NULL,
      FERRY_ERR_INVALID_PLAN,
-     "\"w\": rank 3 wants [2:4, 0:4] of source tensor \"w\", which only lost ranks held: 0, 2; "},
+     "\"w\": rank 3 needs [2:4, 0:4] of source tensor \"w\", which only lost ranks held: 0, 2; "},
     {"both holders of a half that nobody wants", {2, 0, 3}, 3, NULL, FERRY_OK, ""},
     {"both holders of a half, but not of n", {2, 0}, 2, "n", FERRY_OK, ""},
     {"the receiver of n", {4}, 1, "n", FERRY_ERR_INVALID_PLAN, "moves and copies nothing"},

@@ -160,11 +160,11 @@ static void test_environment_bad(void **state)
         const char *set;
         const char *sentence;
     } rows[] = {
-        {"", "nothing says who the other ranks are: RANK and WORLD_SIZE are not set, nor is "
+        {"", "nothing says where the other ranks are: RANK and WORLD_SIZE are not set, nor is "
              "FERRY_RENDEZVOUS, and no PMIx is offered; start with `ferry launch -n N -- PROG`, "
              "torchrun or mpirun"},
         {"MASTER_ADDR=a MASTER_PORT=1",
-         "nothing says who the other ranks are: RANK and WORLD_SIZE are not set, nor is "
+         "nothing says where the other ranks are: RANK and WORLD_SIZE are not set, nor is "
          "FERRY_RENDEZVOUS, and no PMIx is offered; start with `ferry launch -n N -- PROG`, "
          "torchrun or mpirun"},
         {"RANK=1", "RANK is \"1\", but WORLD_SIZE, MASTER_ADDR, MASTER_PORT are" NEEDS},
@@ -178,38 +178,38 @@ static void test_environment_bad(void **state)
          "RANK is 5, but WORLD_SIZE is 4: ranks are 0 to 3"},
         {"RANK=1 WORLD_SIZE=1", "RANK is 1, but WORLD_SIZE is 1: ranks are 0 to 0"},
         {"RANK=one WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable RANK is \"one\", which is no number from 0 to 16777215"},
+         "environment variable RANK is \"one\", which is not a number from 0 to 16777215"},
         {"RANK=-1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable RANK is \"-1\", which is no number from 0 to 16777215"},
+         "environment variable RANK is \"-1\", which is not a number from 0 to 16777215"},
         {"RANK= WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable RANK is \"\", which is no number from 0 to 16777215"},
+         "environment variable RANK is \"\", which is not a number from 0 to 16777215"},
         {"RANK=0 WORLD_SIZE=0 MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable WORLD_SIZE is \"0\", which is no number from 1 to 16777216"},
+         "environment variable WORLD_SIZE is \"0\", which is not a number from 1 to 16777216"},
         {"RANK=0 WORLD_SIZE=4294967297 MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable WORLD_SIZE is \"4294967297\", which is no number from 1 to "
+         "environment variable WORLD_SIZE is \"4294967297\", which is not a number from 1 to "
          "16777216"},
         {"RANK=0 WORLD_SIZE=4x MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable WORLD_SIZE is \"4x\", which is no number from 1 to 16777216"},
+         "environment variable WORLD_SIZE is \"4x\", which is not a number from 1 to 16777216"},
         {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=70000",
-         "environment variable MASTER_PORT is \"70000\", which is no number from 1 to 65535"},
+         "environment variable MASTER_PORT is \"70000\", which is not a number from 1 to 65535"},
         {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=0",
-         "environment variable MASTER_PORT is \"0\", which is no number from 1 to 65535"},
+         "environment variable MASTER_PORT is \"0\", which is not a number from 1 to 65535"},
         {TORCH " FERRY_PORT=http",
-         "environment variable FERRY_PORT is \"http\", which is no number from 1 to 65535"},
+         "environment variable FERRY_PORT is \"http\", which is not a number from 1 to 65535"},
         {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=65535 TORCHELASTIC_USE_AGENT_STORE=True",
          "MASTER_PORT is 65535 and belongs to torchrun's store, and there is no port after it: set "
          "FERRY_PORT to a free one"},
         {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a,b MASTER_PORT=1",
-         "environment variable MASTER_ADDR is \"a,b\", which is no host name or address"},
+         "environment variable MASTER_ADDR is \"a,b\", which is not a host name or address"},
         {"RANK=1 WORLD_SIZE=4 MASTER_ADDR= MASTER_PORT=1",
-         "environment variable MASTER_ADDR is \"\", which is no host name or address"},
+         "environment variable MASTER_ADDR is \"\", which is not a host name or address"},
         {TORCH " LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", "LOCAL_RANK is 2, but LOCAL_WORLD_SIZE is 2"},
         {TORCH " LOCAL_RANK=4", "LOCAL_RANK is 4, but WORLD_SIZE is 4"},
         {TORCH " LOCAL_WORLD_SIZE=5",
          "LOCAL_WORLD_SIZE is 5, but WORLD_SIZE is 4: one machine cannot have more ranks than "
          "there are"},
         {TORCH " LOCAL_RANK=a",
-         "environment variable LOCAL_RANK is \"a\", which is no number from 0 to 16777215"},
+         "environment variable LOCAL_RANK is \"a\", which is not a number from 0 to 16777215"},
         {"FERRY_RENDEZVOUS=/x",
          "FERRY_RENDEZVOUS is \"/x\", but RANK and WORLD_SIZE are not set: a rank needs both RANK "
          "and WORLD_SIZE beside it"},
@@ -219,7 +219,7 @@ static void test_environment_bad(void **state)
         {"FERRY_RENDEZVOUS=/x RANK=4 WORLD_SIZE=4",
          "RANK is 4, but WORLD_SIZE is 4: ranks are 0 to 3"},
         {"FERRY_RENDEZVOUS= RANK=0 WORLD_SIZE=4",
-         "environment variable FERRY_RENDEZVOUS is set to nothing; unset it instead"},
+         "environment variable FERRY_RENDEZVOUS is set, but empty; unset it instead"},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         fy_settings settings = settings_of(1, NULL);
@@ -400,7 +400,7 @@ static void test_inherited_is_none(void **state)
     uint16_t port      = 0;
     assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
     assert_int_equal(fy_listen("127.0.0.1", 0, &fd, &port, NULL), FERRY_OK);
-    check_inherited(pipes[0], 5000, "is no socket; unset it to let rank 0 open a socket itself");
+    check_inherited(pipes[0], 5000, "is not a socket; unset it to let rank 0 open a socket itself");
     check_inherited(idle, 5000, "is a socket that does not listen");
     check_inherited(datagrams, 5000, "is no TCP socket");
     check_inherited(65535, 5000,
@@ -459,7 +459,7 @@ static void test_environment_of_a_launcher(void **state)
     } rows[] = {
         {"SLURM_NTASKS", "2", "SLURM_NTASKS is \"2\", so this is one of several processes"},
         {"PMI_SIZE", "3", "PMI_SIZE is \"3\", so this is one of several processes"},
-        {"SLURM_NTASKS", "1", "nothing says who the other ranks are"},
+        {"SLURM_NTASKS", "1", "nothing says where the other ranks are"},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         fy_settings settings = settings_of(1, NULL);

@@ -112,9 +112,10 @@ static const expert_row expert_rows[] = {
      NULL},
     {"after the prefix", "stage.experts.weight0", 14, 4, "layers.5.experts.weight2", 2, NULL},
     {"index too large", "experts.weight2", 10, 8, NULL, 0, "has local expert index 2"},
-    {"no member", "experts.weight0", 11, 8, NULL, 0, "rank 11 is no member of the group (10, 12"},
-    {"no multiple", "experts.weight0", 10, 6, NULL, 0, "num_experts 6 is no multiple of the 4"},
-    {"no experts", "experts.weight0", 10, 0, NULL, 0, "num_experts 0 is no multiple"},
+    {"no member", "experts.weight0", 11, 8, NULL, 0,
+     "rank 11 is not a member of the group (10, 12"},
+    {"no multiple", "experts.weight0", 10, 6, NULL, 0, "num_experts 6 is not a multiple of the 4"},
+    {"no experts", "experts.weight0", 10, 0, NULL, 0, "num_experts 0 is not a multiple"},
 };
 
 static void test_global_experts(void **state)

@@ -121,7 +121,7 @@ static void test_load(void **state)
     ferry_error  error;
     char         sentence[300];
     snprintf(sentence, sizeof sentence,
-             "%s is no plugin of this ferry: it has no function ferry_nothing", path);
+             "%s is not a plugin of this ferry: it has no function ferry_nothing", path);
     assert_int_equal(fy_plugin_load("real", "ferry_nothing", &function, NULL, &error),
                      FERRY_ERR_UNSUPPORTED);
     assert_string_equal(error.message, sentence);

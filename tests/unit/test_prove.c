@@ -360,7 +360,7 @@ static void test_files_and_misuse(void **state)
     assert_int_equal(rmdir(path_of("folder/model.safetensors.index.json")), 0);
     assert_int_equal(rmdir(path_of("folder")), 0);
     assert_int_equal(status, FERRY_ERR_IO);
-    assert_non_null(strstr(error.message, "is no regular file"));
+    assert_non_null(strstr(error.message, "is not a regular file"));
     write_json("spec.json", base_spec);
     write_json("plan.json", "{'format':'ferry.plan/1','moves':[{'task_id':0,");
     expect("cut off in a move", FERRY_ERR_INVALID_INPUT, "the rest of a value");

@@ -247,7 +247,7 @@ static void test_file_sizes_differ(void **state)
     porter      root;
     open_porter(&root, path, 4, NULL);
     snprintf(sentence, sizeof sentence,
-             "rendezvous \"%s\" is for 4 ranks, by rank 0, and rank 1 believes in 3", path);
+             "rendezvous \"%s\" is for 4 ranks, by rank 0, but rank 1 expects 3", path);
     check_guest(path, 3, 20, NULL, FERRY_ERR_INVALID_INPUT, sentence);
     close_porter(&root);
     fy_meet_file_done(path);
@@ -321,11 +321,11 @@ static void test_file_refused(void **state)
     (void)state;
     const char *path = path_of("refused");
     put_text(path, "the weights of a model\n", 0600);
-    check_refused(path, "is there and is no rendezvous file: name another path, or remove it");
+    check_refused(path, "exists and is not a rendezvous file: name another path, or remove it");
     put_text(path, "\n", 0600);
     assert_int_equal(truncate(path, 0), 0);
     assert_int_equal(truncate(path, 1 << 20), 0); /* all zeros: somebody's, and sparse */
-    check_refused(path, "is there and is no rendezvous file: name another path, or remove it");
+    check_refused(path, "exists and is not a rendezvous file: name another path, or remove it");
     put_text(path, HEAD "by x\nat 127.0.0.1:1\nend\n", 0620);
     check_refused(path, "has mode 0620: others could have written it; remove it");
     put_text(path, HEAD "by x\nat 127.0.0.1:1\nend\n", 0600);
@@ -338,10 +338,10 @@ static void test_file_refused(void **state)
     check_refused(path, "it is a symbolic link");
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);
-    check_refused(path, "is no regular file");
+    check_refused(path, "is not a regular file");
     unlink(path);
     assert_int_equal(mkdir(path, 0700), 0);
-    check_refused(path, "is no regular file");
+    check_refused(path, "is not a regular file");
     rmdir(path);
 }
 

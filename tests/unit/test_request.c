@@ -74,7 +74,7 @@ static void test_misuse(void **state)
     bool        done = false;
     ferry_error error;
     check_status("test", FERRY_ERR_MISUSE, ferry_request_test(NULL, &done, &error), &error);
-    check_says("test", "needs a request and a place", &error);
+    check_says("test", "needs a request and a place for the result", &error);
     check_status("place", FERRY_ERR_MISUSE, ferry_request_test(&n.base, NULL, &error), &error);
     check_status("wait", FERRY_ERR_MISUSE, ferry_request_wait(NULL, &error), &error);
     check_says("wait", "needs a request", &error);

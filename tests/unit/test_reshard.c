@@ -112,7 +112,7 @@ static const struct {
      {5, 3, true, 1, 4, 2, 0},
      8,
      FERRY_ERR_INVALID_INPUT,
-     "rank 8 is no member of the group (5, 6, 7)"},
+     "rank 8 is not a member of the group (5, 6, 7)"},
     {"marked TP but replicated",
      {0, 2, true, 1, 12, 2, 0},
      {5, 3, true, 1, 4, 2, 0},

@@ -567,7 +567,7 @@ static void test_refused_clusters(void **state)
         {"infinite node rate", 1, 1, INFINITY, 0, "nodes of inf bytes/s"},
         {"negative latency", 1, 1, 1, -1, "a latency of -1 s"},
         {"infinite latency", 1, 1, 1, INFINITY, "a latency of inf s"},
-        {"latency that is no number", 1, 1, 1, NAN, "a latency of"},
+        {"latency that is not a number", 1, 1, 1, NAN, "a latency of"},
     };
     ferry_cluster *cluster = NULL;
     ferry_error    error;

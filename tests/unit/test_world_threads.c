@@ -947,7 +947,7 @@ static void shrink_without_the_late(rank_thread *self)
     }
     expect(ferry_world_barrier(self->world, &self->error) == FERRY_ERR_TIMEOUT);
     expect(is(self, FERRY_ERR_PEER_LOST, ferry_world_shrink(self->world, 4, &smaller, &self->error),
-              "3 of 4 ranks would go on, but at least 4 are asked for"));
+              "3 of 4 ranks would continue, but at least 4 are required"));
     expect(smaller == NULL);
     expect(ferry_world_shrink(self->world, 3, &smaller, &self->error) == FERRY_OK);
     if (smaller != NULL) {

@@ -178,7 +178,7 @@ static int fill_in_ranks(mixed_request *r)
     }
     if (ranks % nodes != 0) {
         return fail_usage(r->command,
-                          "the number of ranks, %llu, is no multiple of that of nodes, %llu",
+                          "the number of ranks, %llu, is not a multiple of that of nodes, %llu",
                           (unsigned long long)ranks, (unsigned long long)nodes);
     }
     r->n_ranks = (uint32_t)ranks;

@@ -50,7 +50,7 @@ static void expect_keys(reader *r, const json_t *object, const char *const *keys
             known++;
         }
         if (*known == NULL) {
-            refuse(r, "\"%s\" is no key of the format ferry.tuning/1", key);
+            refuse(r, "\"%s\" is not a key of the format ferry.tuning/1", key);
         }
     }
 }
@@ -68,7 +68,7 @@ static const char *text_of(reader *r, const json_t *object, const char *key)
 {
     const json_t *value = member(r, object, key);
     if (value != NULL && !json_is_string(value)) {
-        refuse(r, "%s is no string", key);
+        refuse(r, "%s is not a string", key);
     }
     return json_is_string(value) ? json_string_value(value) : "";
 }
@@ -80,7 +80,7 @@ static uint64_t number_of(reader *r, const json_t *object, const char *key, uint
     json_int_t    number = json_integer_value(value);
     if (value != NULL && (!json_is_integer(value) || number < 0 || (uint64_t)number < least ||
                           (uint64_t)number > most)) {
-        refuse(r, "%s is no whole number from %llu to %llu", key, (unsigned long long)least,
+        refuse(r, "%s is not a whole number from %llu to %llu", key, (unsigned long long)least,
                (unsigned long long)most);
         return least;
     }
@@ -172,7 +172,7 @@ static ferry_mixed_timing read_timing(reader *r, const json_t *json, size_t inde
     const json_t *seconds = member(r, json, "seconds");
     t.seconds             = json_number_value(seconds);
     if (seconds != NULL && (!json_is_number(seconds) || !(t.seconds >= 0) || isinf(t.seconds))) {
-        refuse(r, "seconds is no number from 0 on");
+        refuse(r, "seconds is not a number from 0 on");
     }
     if (t.mode == FERRY_MIXED_MODE_DEFAULT || t.mode == FERRY_MIXED_AUTOTUNE) {
         refuse(r, "mode %s is none that is measured", ferry_mixed_mode_name(t.mode));
@@ -216,7 +216,7 @@ static void read_timings(reader *r, const json_t *json, tune_table *table)
 {
     size_t n = json_array_size(json);
     if (!json_is_array(json) || n > MOST_TIMINGS) {
-        refuse(r, "timings is no list of at most %d", MOST_TIMINGS);
+        refuse(r, "timings is not a list of at most %d", MOST_TIMINGS);
         return;
     }
     table->timings = calloc(n > 0 ? n : 1, sizeof *table->timings);

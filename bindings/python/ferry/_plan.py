@@ -363,7 +363,7 @@ def _rank(rank: object, what: str = "the rank") -> int:
     try:
         return operator.index(rank)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidInput(f"{what} is {rank!r}, no whole number") from None
+        raise InvalidInput(f"{what} is {rank!r}, not a whole number") from None
 
 
 def _text_of(source: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ bool fp_u64(PyObject *number, const char *what, uint64_t *out)
     PyObject *index = PyNumber_Index(number);
     if (index == NULL) {
         PyErr_Clear();
-        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s is no whole number", what);
+        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s is not a whole number", what);
         return false;
     }
     unsigned long long value = PyLong_AsUnsignedLongLong(index);

@@ -92,7 +92,7 @@ bool fp_dtype_of(PyObject *object, ferry_dtype *dtype_out)
         *dtype_out                = (ferry_dtype){(uint32_t)(packed >> 32), (uint32_t)packed};
         return true;
     }
-    PyErr_Clear(); /* what cannot be hashed is no dtype, and says so below */
+    PyErr_Clear(); /* what cannot be hashed is not a dtype, and says so below */
     char      text[96];
     PyObject *named = name_of_class(object);
     bool      read  = named != NULL && name_of(named, text, sizeof text);

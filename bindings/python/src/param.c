@@ -117,7 +117,7 @@ static bool by_contents(fp_groups *groups, PyObject *ranks, const char *what,
     PyObject *tuple = PySequence_Tuple(ranks);
     if (tuple == NULL) {
         PyErr_Clear();
-        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s is no list of ranks", what);
+        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s is not a list of ranks", what);
         return false;
     }
     PyObject *found = PyDict_GetItemWithError(groups->by_ranks, tuple);
@@ -238,7 +238,7 @@ static bool to_signed(PyObject *value, const char *what, long long *out)
         }
     }
     PyErr_Clear();
-    fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s is no whole number below 2^63", what);
+    fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s is not a whole number below 2^63", what);
     return false;
 }
 
@@ -247,7 +247,7 @@ static bool to_shape(PyObject *shape, uint64_t *out, uint32_t *n_dims_out)
     PyObject *tuple = PyTuple_Check(shape) ? (Py_INCREF(shape), shape) : PySequence_Tuple(shape);
     if (tuple == NULL) {
         PyErr_Clear();
-        fp_raise(FERRY_ERR_INVALID_INPUT, "its shape is no tuple of lengths");
+        fp_raise(FERRY_ERR_INVALID_INPUT, "its shape is not a tuple of lengths");
         return false;
     }
     Py_ssize_t n    = PyTuple_Size(tuple);
@@ -268,7 +268,7 @@ static bool to_shape(PyObject *shape, uint64_t *out, uint32_t *n_dims_out)
 static PyObject *to_bytes(PyObject *text, const char *what)
 {
     if (!PyUnicode_Check(text)) {
-        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s is no text", what);
+        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s is not a text", what);
         return NULL;
     }
     PyObject *bytes = PyUnicode_AsUTF8String(text);
@@ -289,7 +289,7 @@ static bool to_sizes(PyObject *list, uint64_t **sizes_out, size_t *n_out)
     PyObject *tuple = PySequence_Tuple(list);
     if (tuple == NULL) {
         PyErr_Clear();
-        fp_raise(FERRY_ERR_INVALID_INPUT, "partition_sizes is no list of lengths");
+        fp_raise(FERRY_ERR_INVALID_INPUT, "partition_sizes is not a list of lengths");
         return false;
     }
     size_t    n     = (size_t)PyTuple_Size(tuple);
@@ -837,7 +837,7 @@ static PyObject *extract_all(const extraction *x, PyObject *pairs)
         PyObject *pair = PyList_GetItem(pairs, i), *name, *param, *fields = NULL;
         Py_INCREF(pair);
         if (!PyTuple_Check(pair)) { /* which PyArg_ParseTuple takes for an error of ours */
-            PyErr_Format(PyExc_TypeError, "parameter %zd is no pair of a name and a tensor", i);
+            PyErr_Format(PyExc_TypeError, "parameter %zd is not a pair of a name and a tensor", i);
         } else if (PyArg_ParseTuple(pair, "OO", &name, &param)) {
             fields = extract_one(x, name, param);
         }

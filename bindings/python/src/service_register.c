@@ -297,7 +297,8 @@ static bool read_numbers(PyObject *tuple, const char *what, uint32_t n, uint64_t
         good = fp_u64(PyTuple_GetItem(tuple, (Py_ssize_t)d), what, &numbers[d]);
     }
     if (!good && !PyErr_Occurred()) {
-        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s of a box is no tuple of %u numbers", what, n);
+        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s of a box is not a tuple of %u numbers", what,
+                        n);
     }
     return good;
 }
@@ -307,7 +308,7 @@ static bool read_piece(PyObject *tuple, piece *p)
     PyObject *shape = PyTuple_GetItem(tuple, 5);
     p->dtype        = PyTuple_GetItem(tuple, 4);
     if (!PyTuple_Check(shape) || PyTuple_Size(shape) > FERRY_MAX_DIMS) {
-        fp_raise(FERRY_ERR_INVALID_INPUT, "the shape of a box is no tuple of numbers");
+        fp_raise(FERRY_ERR_INVALID_INPUT, "the shape of a box is not a tuple of numbers");
         return false;
     }
     p->n_dims = (uint32_t)PyTuple_Size(shape);

@@ -33,7 +33,7 @@ class Names(unittest.TestCase):
 class Extraction(unittest.TestCase):
     def test_parameters_without_names(self) -> None:
         for one in ("wx", 5, None, ["w", 1], b"ab"):
-            with self.subTest(one), self.assertRaisesRegex(TypeError, "parameter 0 is no pair"):
+            with self.subTest(one), self.assertRaisesRegex(TypeError, "parameter 0 is not a pair"):
                 utils.extract_all([one], 0, types.SimpleNamespace())  # type: ignore[list-item]
 
 

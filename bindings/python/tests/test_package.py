@@ -85,7 +85,7 @@ class Errors(unittest.TestCase):
         self.assertEqual(error.tensor, "a.weight")
         self.assertEqual(error.ranks, (3, 5, 7))
         self.assertEqual(error.slice, "0:4, 8:16")
-        error = ferry.InvalidPlan('"w": rank 4 wants [0:2] of source tensor "w", which only lost '
+        error = ferry.InvalidPlan('"w": rank 4 needs [0:2] of source tensor "w", which only lost '
                                   "ranks held: 1, 2; give another source")
         self.assertEqual((error.ranks, error.slice), ((4, 1, 2), "0:2"))
         plain = ferry.Error("nothing of the kind")

@@ -376,7 +376,7 @@ class Service(unittest.TestCase):
             (lambda: send(2, data, -1, 8, 0), ferry.InvalidInput, "src_pos is negative"),
             (lambda: receive(2, data, 0, -8, 0), ferry.InvalidInput, "size is negative"),
             (lambda: send(-2, data, 0, 8, 0), ferry.InvalidInput, "task_id is negative"),
-            (lambda: send(2.5, data, 0, 8, 0), ferry.InvalidInput, "task_id is no whole number"),
+            (lambda: send(2.5, data, 0, 8, 0), ferry.InvalidInput, "task_id is not a whole number"),
             (lambda: send(2, data, 0, 8, 1), ferry.InvalidInput, "no rank 1 in a world of 1"),
             (lambda: receive(2, data, 0, 8, -1), ferry.InvalidInput, "src_pe is negative"),
             (lambda: receive(2, data, 1 << 63, 1 << 63, 0), ferry.InvalidInput, "64 bytes"),

@@ -53,7 +53,7 @@ static ferry_status add_layer(chain_layers *layers, const char *element, size_t 
 {
     const fy_layer_kind *kind = find_kind(element, length);
     if (kind == NULL) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "\"%.*s\" is no wrapper; there are %s",
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "\"%.*s\" is not a wrapper; there are %s",
                        length > 100 ? 100 : (int)length, element, fy_wrap_list());
     }
     if (layers->n == MOST_LAYERS) {

@@ -274,9 +274,10 @@ static ferry_status get(uint32_t rank, const char *name, int64_t limit_ns,
             return FERRY_ERR_STOPPED;
         }
         if (result == PMIX_ERR_TYPE_MISMATCH) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "PMIx: what rank %u told under \"%s\" is no text below %zu bytes", rank,
-                           name, text_bytes);
+            return fy_fail(
+                error, FERRY_ERR_INVALID_INPUT,
+                "PMIx: what rank %u told under \"%s\" is not a text of less than %zu bytes", rank,
+                name, text_bytes);
         }
         if (result == PMIX_ERR_TIMEOUT || (is_early(result) && is_past(wait.end))) {
             return fy_fail(error, FERRY_ERR_TIMEOUT, "PMIx: rank %u told nothing under \"%s\"",

@@ -381,7 +381,7 @@ def _side(
     _check_tp(config, tp, ep, side)
     ranks = list(range(max(tp, ep)) if ranks is None else ranks)
     if len(ranks) == 0 or len(ranks) % tp != 0:
-        raise InvalidInput(f"{len(ranks)} ranks of the {side} are no multiple of {tp}")
+        raise InvalidInput(f"{len(ranks)} ranks of the {side} are not a multiple of {tp}")
     _check_ep(config, tp, ep, len(ranks), side)
     groups = 1 if ep == 1 else ep // tp
     mesh = [["replica", len(ranks) // tp // groups], ["ep", groups], ["tp", tp]]

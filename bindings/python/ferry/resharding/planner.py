@@ -410,7 +410,7 @@ def plan_roster(
 def _by_rank(given: ByRank, name: str) -> Dict[int, Optional[Metadata]]:
     if isinstance(given, Mapping):
         if any(not isinstance(rank, int) or rank < 0 for rank in given):
-            raise InvalidInput(f"{name} has a key that is no rank")
+            raise InvalidInput(f"{name} has a key that is not a rank")
         return dict(given)
     if not isinstance(given, Iterable):
         raise InvalidInput(
