@@ -11,10 +11,10 @@ BAR, GAP, GROUP_GAP = 15, 2, 13
 SOURCE = "scripts/figures.py"
 # Each picture: its name, the section above which it stands, and what it shows, in words.
 PLACES = [
-    ("refit", "refit", "Bars of GB/s: refits by ferry beside Open MPI, Megatron-Core and copies"),
-    ("collectives", "mixed", "Bars: how many times as long as ferry the best of Open MPI takes"),
-    ("plans", "plan", "Bars of seconds on a scale of tens: planning and scheduling"),
-    ("checkpoints", "reshard", "Bars of GB/s: ferry reshard beside two cp and a script with torch"),
+    ("refit", "refit", "Bars of GB/s: refits by ferry, Open MPI, Megatron-Core; copies"),
+    ("collectives", "mixed", "Bars: Open MPI's best time divided by ferry's"),
+    ("plans", "plan", "Bars of seconds on a logarithmic scale: planning and scheduling"),
+    ("checkpoints", "reshard", "Bars of GB/s: ferry reshard, two cp, and a script with torch"),
 ]
 
 
@@ -70,7 +70,7 @@ class Bars:
 
 def said(text, values, is_loss=False):
     wide = spread(values) if len(values) > 1 else 0
-    marks = (", behind" if is_loss else "", f" (spread {100 * wide:.0f} %)" if wide > 0.25 else "")
+    marks = (", slower" if is_loss else "", f" (spread {100 * wide:.0f} %)" if wide > 0.25 else "")
     return text + "".join(marks)
 
 
@@ -83,8 +83,8 @@ def gigabytes(style, values, limit=None):
 
 def refit(records, doubts):
     chart = Bars("Refit of a matrix of 1 GiB on one machine: GB/s, more is better",
-                 "bf16, row shards become column shards; a streaming copy by all cores is the most "
-                 "that memory gives",
+                 "bf16, row shards become column shards; a streaming copy by all cores is the "
+                 "limit of the memory",
                  [("a", "ferry"), ("b", "Open MPI, or Megatron-Core over Gloo"),
                   ("e", "streaming copy")], 30)
     record = records["refit"]
@@ -94,7 +94,7 @@ def refit(records, doubts):
                     [gigabytes("a", case["ferry_GBps"]),
                      gigabytes("b", case["mpi_GBps"][best["setting"]]),
                      gigabytes("e", case["limits_GBps"]["copy"])], bool(doubts(record)),
-                    "ferry's memory; MPI at its best")
+                    "ferry's memory; Open MPI's best way")
     record = records["python_refit"]
     for row in record["table"]:
         for kind, name in (("malloc", "torch's memory"), ("ferry", "ferry's memory")):
@@ -113,9 +113,9 @@ def collectives(records, doubts):
     """A bar for each size of each operation: Open MPI's time over ferry's."""
     names = {"all-reduce-all-gather": "all-reduce + all-gather",
              "reduce-scatter-all-reduce": "reduce-scatter + all-reduce"}
-    chart = Bars("Collectives: Open MPI's time over ferry's, more is better",
-                 "Open MPI at its best of all ways and settings at that size, bound alike; f32",
-                 [("c", "ferry ahead"), ("b", "ferry behind")], 3.5)
+    chart = Bars("Collectives: Open MPI's time divided by ferry's, more is better",
+                 "Open MPI's best of all ways and settings for each size, both bound to cores; f32",
+                 [("c", "ferry faster"), ("b", "ferry slower")], 3.5)
     top = chart.y
     for name, below in COLLECTIVES:
         if name not in records:
@@ -155,7 +155,7 @@ def plans(records, doubts):
                        ("core", "the same, without objects")):
         chart.group(label, [bar("a", record[key]["seconds"]),
                             bar("b", record["megatron"]["seconds"])], bool(doubts(record)),
-                    "rosters of all ranks given", RIGHT)
+                    "from the metadata of all ranks", RIGHT)
     record = records["schedule-megatron"]
     for case in record["times"]:
         chart.group(f"rounds for {case['batches']:,} batches",
@@ -184,8 +184,8 @@ def checkpoints(records, doubts):
     most = max(median(cache["jobs"]["cp"]["GBps"]) for caches in places
                for cache in caches.values())
     chart = Bars("Checkpoints: GB/s of ferry reshard, more is better",
-                 "with the sync of all files; two cp copy half of the bytes each, with no layout "
-                 "to change", [("a", "ferry"), ("e", "two cp at once"), ("b", "script with torch")],
+                 "including the sync of all files; two cp copy half of the bytes each, and change "
+                 "no layout", [("a", "ferry"), ("e", "two cp at once"), ("b", "script with torch")],
                  1.1 * most)
     for place, cache in (("disk", "warm"), ("disk", "cold"), ("tmpfs", "warm")):
         if cache not in record.get(place, {}).get("caches", {}):

@@ -88,13 +88,14 @@ def middle_and_ends(least, middle, most):
 # ---- how a file was taken ----
 
 def doubts(record):
-    """Why its figures are marked: nothing, if the machine was quiet and there were enough rounds."""
+    """Why its figures are marked: nothing if the machine was quiet, in rounds enough."""
     found = []
     if not record["quiet"]:
         if record.get("busy_during") is None:
             found.append("the machine is not known to have been quiet")
         else:
-            found.append(f"busy machine: other programs used {percent(record['busy_during'])} of it")
+            found.append("busy machine: other programs used "
+                         f"{percent(record['busy_during'])} of it")
     if record["rounds"] < ENOUGH:
         found.append(f"only {record['rounds']} round{'s' if record['rounds'] > 1 else ''}")
     return found
@@ -130,7 +131,7 @@ def table(head, rows):
 
 
 def turned(head, rows):
-    """The table with its columns as rows: many cases fit below each other, not beside each other."""
+    """The table with its columns as rows: many cases fit below each other."""
     head, *rows = map(list, zip(head, *rows))
     return table(head, rows)
 
@@ -236,7 +237,8 @@ def mixed(record):
         sizes = case["sizes"]
         rows = [["ferry, each rank bound to a core",
                  *(figure(seconds(median(s["ferry_us"]) * 1e-6), s["ferry_us"]) for s in sizes)],
-                [f"ratio to Open MPI's best of {max(len(s['mpi_us']) for s in sizes)} ways, bound too",
+                ["ratio to Open MPI's best of "
+                 f"{max(len(s['mpi_us']) for s in sizes)} ways, bound too",
                  *(ratio(s["mpi"]["ratios"]) for s in sizes)],
                 ["ratio to Open MPI, both as installed (not bound)",
                  *(ratio(s["installed"]["ratios"]) for s in sizes)],
@@ -367,8 +369,8 @@ def reshard(record):
              f"{case['RssAnon'] / MIB:.1f} MiB", f"{case['VmHWM'] / MIB:.1f} MiB"]
             for case in record.get("memory", [])]
     if rows:
-        text += "\n" + table(["memory of one reshard", "buffers and tables", "with mapped files"],
-                             rows)
+        text += "\n" + table(["memory of one reshard", "buffers and tables",
+                              "with mapped files"], rows)
     cases = record.get("open", {}).get("cases", {})
     rows = [[f"`{what}`" if " sharded" not in what else f"`{what.split()[0]}` of TP4",
              figure(seconds(median(case["seconds"])), case["seconds"]),
@@ -432,7 +434,8 @@ def transport(record):
         ("`ucx_perftest`, best way",
          lambda c: f"{digits(median(fastest(theirs(c))) / 1024)} GiB/s"),
         ("ratio to it", lambda c: ratio(c["ratios"]))])
-    return text + "### Targets\n\n" + targets_table(record, ("signal", "barrier", "start of", "ucp_put_lat"))
+    return text + "### Targets\n\n" + targets_table(
+        record, ("signal", "barrier", "start of", "ucp_put_lat"))
 
 
 def plain(case):
@@ -456,8 +459,8 @@ SECTIONS = [
      "less."),
     ("refit-layers", "Refit of models, of small tensors, and with checksums", refit_layers,
      "Two layers, embedding and head of Llama 2 70B on 8 processes; 100,000 tensors of 1 to 16 "
-     "KiB. Checksums, with the matrix above: the time with `path` is compared with the time without "
-     "checksums, that with `end` with the time without and one read of all bytes."),
+     "KiB. Checksums, with the matrix above: the time with `path` is compared with the time "
+     "without checksums, that with `end` with the time without and one read of all bytes."),
     ("refit_hosts", "Refit between hosts", refit_hosts,
      "Hosts are network namespaces; the bound is the time of a plain TCP stream on the same "
      "link."),
@@ -472,11 +475,11 @@ SECTIONS = [
     ("mixed-eight", "8 ranks on 2 cores", mixed, ""),
     ("mixed_hosts", "All-reduce between hosts", mixed_hosts,
      "Hosts are network namespaces with links of 1 Gbit/s. 1.00 is the best possible. The rows are "
-     "ferry's [modes](collectives.md#which-ranks-sum-with-which), each in the better of its two forms, "
-     "unicast and multicast."),
+     "ferry's [modes](collectives.md#which-ranks-sum-with-which), each in the better of its two "
+     "forms, unicast and multicast."),
     ("plan", "Planning", plan,
-     "In the cases `one rank of N` each rank holds the same number of bytes, whatever N is. Kimi-K2 "
-     "has a trillion parameters."),
+     "In the cases `one rank of N` each rank holds the same number of bytes, whatever N is. "
+     "Kimi-K2 has a trillion parameters."),
     ("python_planner", "Planning in Python, 256 -> 256 ranks", python_planner,
      "A dense model of 80 layers; ferry and Megatron-Core get the same metadata of all ranks and "
      "make the same moves."),
@@ -487,12 +490,12 @@ SECTIONS = [
     ("largest", "The largest example: 16,384 -> other 16,384 ranks", largest,
      "A trillion parameters, planned, scheduled and simulated."),
     ("reshard", "Checkpoints", reshard,
-     "Times include the sync of all files. Each of two `cp` copies half of the bytes; the script is "
-     "`bench/reshard_script.py`, with safetensors and torch. A logical checkpoint holds whole "
+     "Times include the sync of all files. Each of two `cp` copies half of the bytes; the script "
+     "is `bench/reshard_script.py`, with safetensors and torch. A logical checkpoint holds whole "
      "tensors."),
     ("transport", "Puts, signals, barriers", transport,
-     "Below the transfers: each figure and its target; ratios are of rates (GB/s) where nothing else "
-     "is said."),
+     "Below the transfers: each figure and its target; ratios are of rates (GB/s) where nothing "
+     "else is said."),
     ("python_service", "What a call from Python costs", python_service, ""),
 ]
 

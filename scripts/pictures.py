@@ -44,7 +44,7 @@ FOLDERS = {
     "checkpoint": (1, 0, "files to files"),
     "service": (2, 0, "refit: runs, versions"),
     "collective": (3, 0, "fused collectives"),
-    "plan": (0, 1, "who sends what"),
+    "plan": (0, 1, "which rank sends what"),
     "schedule": (1, 1, "when"),
     "pack": (2, 1, "strided copies, casts"),
     "transport": (3, 1, "bytes: shm, UCX, threads"),
@@ -83,7 +83,7 @@ def stack():
         d.text(150 + i * 280, 53, words, "in", "middle")
         d.arrow((150 + i * 280, 62), (150 + i * 280, 86))
     d.rect(20, 88, 820, 40, "f", 6)
-    d.text(430, 113, "include/ferry/*.h: the public interface of libferry; nobody reaches round it",
+    d.text(430, 113, "include/ferry/*.h: the public interface of libferry; nothing bypasses it",
            "in", "middle")
 
     def place(folder):
@@ -105,16 +105,16 @@ def stack():
     d.rect(20, y, 820, 30, "e", 6)
     d.text(430, y + 20, "base/: errors, memory, numbers, JSON; for all of them", "in", "middle")
     d.text(20, y + 52, "An arrow goes from a folder of src/ to those whose functions it calls; "
-           "what lies below is reached as well.", "small")
-    d.text(20, y + 69, "prove/ calls none: a mistake of the planner cannot hide there.", "small")
+           "a folder may also call those below them.", "small")
+    d.text(20, y + 69, "prove/ calls none: it shares no mistakes with the planner.", "small")
     return d.write()
 
 
 # ---- the life of a version ----
 
-MOMENTS = (("before", 0, "before"), ("during", 1, "run 1"), ("behind", 1, "ended well"),
+MOMENTS = (("before", 0, "before"), ("during", 1, "run 1"), ("behind", 1, "succeeded"),
            ("during", 2, "run 2"), ("behind", 2, "cancelled"), ("during", 3, "run 3"),
-           ("behind", 3, "ended well"))
+           ("behind", 3, "succeeded"))
 STATES = {"UNTOUCHED": "e", "TORN": "b", "VALID": "c"}
 
 
@@ -153,12 +153,12 @@ def life(program):
                     x = left + i * wide + wide / 2
                     d.arrow((x - wide / 2 - 16, y + 67), (x, y + 67), (x, y + 50))
                     d.text(x + 8, y + 71, "swap", "small")
-    d.text(20, 280, "In place, a run tears what it writes until every byte has come. With swap it "
-           "writes to the back, and the two change places", "small")
-    d.text(20, 297, "when the run has ended well on all ranks: readers of the front never see half "
-           "a version. The cancelled run leaves version 1 there.", "small")
-    d.text(20, 318, "After a rank was lost, ferry_service_recover_onto resumes: only bytes that "
-           "are missing travel, from ranks that live.", "small")
+    d.text(20, 280, "In place, a destination is torn while a run writes to it. With swap, a run "
+           "writes to the back buffer, and the two are", "small")
+    d.text(20, 297, "exchanged when it has succeeded on all ranks: readers of the front never see "
+           "half a version, here version 2.", "small")
+    d.text(20, 318, "After a rank was lost, ferry_service_recover_onto continues: living ranks "
+           "send only the missing bytes.", "small")
     return d.write()
 
 
@@ -219,7 +219,7 @@ def gantt(ferry):
 # ---- what the modes of a mixed collective send ----
 
 N_NODES = 4
-MODES = (("fused-waits-multicast", "WAITS: few waits"),
+MODES = (("fused-waits-multicast", "WAITS: fewest waits"),
          ("fused-bytes1-multicast", "BYTES1: fewer bytes"),
          ("fused-bytes2-multicast", "BYTES2: fewest bytes"),
          ("base-one", "BASE: a ring, as libraries do"))
@@ -271,8 +271,8 @@ def modes(ferry):
     d = Drawing(WIDTH, "What the modes of an all-reduce send", SOURCE)
     d.text(20, 28, "An all-reduce over 8 ranks, two on each of four nodes: what rank 0 sends",
            "name")
-    d.text(20, 48, "1 is the input of a rank. What goes to other nodes is orange: it is what slow "
-           "networks carry. Blue stays in the node.", "small")
+    d.text(20, 48, "Bytes, in units of one rank's input. Orange: to other nodes, over the slow "
+           "network. Blue: inside the node.", "small")
     for i, (mode, title) in enumerate(MODES):
         written, between, waits = found[mode]
         steps = steps_of(mode)
@@ -285,10 +285,10 @@ def modes(ferry):
                      "times")
         draw_mode(d, 20 + (i % 2) * 420, 68 + (i // 2) * 272,
                   title, steps, (written, between, waits))
-    d.text(20, 622, "Bytes and waits are those that ferry bench mixed --counts has counted in a "
-           "run. A fused mode waits once for each step;", "small")
-    d.text(20, 639, "a ring of 8 ranks waits 14 times. Small messages want few waits, large ones "
-           "few bytes: AUTOTUNE measures which.", "small")
+    d.text(20, 622, "ferry bench mixed --counts has counted the bytes and waits. A fused mode "
+           "waits once for each line above;", "small")
+    d.text(20, 639, "a ring of 8 ranks waits 14 times. Small messages need few waits, large ones "
+           "few bytes: AUTOTUNE measures which is faster.", "small")
     return d.write()
 
 
@@ -344,17 +344,17 @@ def key_parts():
     said = dict(re.findall(r"\[FY_KEY_(\w+)\]\s*=\s*\"([^\"]*)\"", source))
     parts = [name for name in re.findall(r"FY_KEY_(\w+)", header[:header.index("FY_KEY_PARTS")])]
     if parts != list(KEY) or set(said) != set(parts):
-        sys.exit("the picture of --resume does not have the parts of the journal's key: "
+        sys.exit("the picture resume does not have the parts of the journal's key: "
                  + ", ".join(parts))
     return [(KEY[name], said[name]) for name in parts]
 
 
 def resume():
-    d = Drawing(WIDTH, "What --resume trusts", SOURCE)
-    d.text(20, 28, "What ferry reshard --resume trusts, and what it looks at again", "name")
+    d = Drawing(WIDTH, "What a run that continues trusts", SOURCE)
+    d.text(20, 28, "What ferry reshard checks when it continues an interrupted run", "name")
     d.rect(20, 46, 390, 196, "box", 6)
-    d.text(36, 68, "1. The journal's key: all equal?", "strong")
-    d.text(430, 68, "else it starts anew, and says why:", "strong")
+    d.text(36, 68, "1. Is all of this as in the journal?", "strong")
+    d.text(430, 68, "if not, it starts anew and says why:", "strong")
     for i, (words, said) in enumerate(key_parts()):
         y = 94 + 30 * i
         d.rect(36, y - 13, 358, 22, "e", 4)
@@ -364,14 +364,14 @@ def resume():
     d.arrow((215, 242), (215, 268))
     d.text(226, 259, "yes", "strong")
     d.rect(20, 270, 390, 116, "box", 6)
-    d.text(36, 292, "2. Each tensor that the journal says is written", "strong")
+    d.text(36, 292, "2. Each tensor that the journal lists as written", "strong")
     d.text(36, 314, "Its bytes are read again from the partial folder,")
-    d.text(36, 332, "and their checksum is held against the record.")
-    d.text(36, 354, "The journal alone is never believed: it may have", "small")
-    d.text(36, 371, "reached the disk when the bytes had not.", "small")
+    d.text(36, 332, "and their checksum is compared with the record.")
+    d.text(36, 354, "The journal alone is not enough: it may have", "small")
+    d.text(36, 371, "reached the disk before the bytes did.", "small")
     for i, (words, then, style) in enumerate((("the checksums are equal", "kept", "c"),
-                                              ("one differs, or bytes lack", "made again", "b"),
-                                              ("no record", "made", "b"))):
+                                              ("not equal, or bytes missing", "written again", "b"),
+                                              ("no record", "written", "b"))):
         y = 288 + 36 * i
         d.arrow((410, y + 6), (440, y + 6))
         d.text(448, y + 10, words)
@@ -379,13 +379,13 @@ def resume():
         d.rect(674, y - 8, 120, 28, style, 4)
         d.text(734, y + 11, then, "in strong", "middle")
     d.rect(20, 402, 390, 60, "box", 6)
-    d.text(36, 424, "3. All that is no tensor", "strong")
+    d.text(36, 424, "3. Everything that is not a tensor", "strong")
     d.text(36, 446, "index, layout file, tokenizer, config.json")
     d.arrow((410, 432), (670, 432))
     d.rect(674, 418, 120, 28, "b", 4)
-    d.text(734, 437, "made again", "in strong", "middle")
-    d.text(20, 488, "Then the folder is renamed, and the journal goes: the result is complete, or "
-           "not there.", "small")
+    d.text(734, 437, "written again", "in strong", "middle")
+    d.text(20, 488, "Then the folder is renamed, and the journal is removed: the result is complete, "
+           "or not there.", "small")
     return d.write()
 
 

@@ -125,11 +125,11 @@ static bool read_words(reader *r, uint64_t *words, size_t n)
 static const char *tell_misfit(const uint64_t found[HEAD_WORDS], const uint64_t wanted[HEAD_WORDS])
 {
     static const char *const why[FY_KEY_PARTS] = {
-        [FY_KEY_PROGRAM]       = "another version of ferry began it",
+        [FY_KEY_PROGRAM]       = "it was begun by another version of ferry",
         [FY_KEY_SOURCE_FILES]  = "files of the source have changed",
         [FY_KEY_SOURCE_LAYOUT] = "the layout of the source has changed",
-        [FY_KEY_TARGET]        = "the target is another",
-        [FY_KEY_OPTIONS]       = "the options are others"};
+        [FY_KEY_TARGET]        = "the target is different",
+        [FY_KEY_OPTIONS]       = "the options are different"};
     if (found[HEAD_WORDS - 1] != fy_hash64(found, (HEAD_WORDS - 1) * WORD_BYTES) ||
         memcmp(found, MAGIC, sizeof MAGIC) != 0) {
         return "its journal is damaged, or of another version of ferry";

@@ -58,7 +58,7 @@ class Pictures(unittest.TestCase):
         with copy_of_the_tree() as copy:
             for part, old, new in (
                     ("scripts/check_layers.py", '"schedule": []', '"schedule": ["layout"]'),
-                    ("src/checkpoint/journal.c", '"the options are others"', '"other options"'),
+                    ("src/checkpoint/journal.c", '"the options are different"', '"other options"'),
                     ("docs/pictures/rounds.svg", "8 ranks", "9 ranks")):
                 change(copy / part, old, new)
             done = run(copy, "--check", "--only", "stack,rounds,resume")

@@ -530,7 +530,7 @@ def case_starting_anew_is_said():
     assert hurt("kill", 6, "write", *words) == (128 + 9, "")
     status, out, err = ask(*words, "--cast", "bf16")
     assert status == 0 and err.count("\n") == 1, err
-    assert "note: starting anew" in err and err.endswith("the options are others\n"), err
+    assert "note: starting anew" in err and err.endswith("the options are different\n"), err
 
 
 def case_limit():

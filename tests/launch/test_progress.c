@@ -98,7 +98,7 @@ static void test_notes(void **state)
         ferry_work_progress progress;
         const char         *says;
     } rows[] = {
-        {{.phase = "copying", .anew = "the target is another"},
+        {{.phase = "copying", .anew = "the target is different"},
          "ferry reshard: note: starting anew, not where an earlier run ended: the target is "
          "another\n"},
         {{.phase = "copying", .goes_on = true},
