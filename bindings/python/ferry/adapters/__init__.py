@@ -1,7 +1,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""What other packages have, in ferry's words: ``torch`` (DTensor), ``megatron`` and ``vllm``.
+"""Adapters for other packages: ``torch`` (DTensor), ``megatron`` and ``vllm``.
 
-Each is a module that is loaded when it is named, and none imports its package before it is used.
+Each is a module that is loaded on first use, and none imports its package before it needs it.
 
 >>> import ferry
 >>> Config = ferry.adapters.vllm.Config

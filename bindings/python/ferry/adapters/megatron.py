@@ -48,9 +48,9 @@ class FerryCopyService(_Base):  # type: ignore[misc]
 
     Made on all ranks together. The ranks are those of ``group``, of torch.distributed's default
     group, or of ``world``. ``options`` are those of :class:`ferry.RemoteCopyService`. Tensors may
-    have any strides. A run forgets what was submitted, whether it succeeds or fails. With ``keep``
-    the service holds on to the tensors of the last run: one that submits the same memory again
-    needs no new schedule.
+    have any strides. A run removes what was submitted, whether it succeeds or fails. With ``keep``
+    the service keeps the tensors of the last run: if the same memory is submitted again, no new
+    schedule is needed.
     """
 
     def __init__(
@@ -87,29 +87,33 @@ class FerryCopyService(_Base):  # type: ignore[misc]
 
     @property
     def service(self) -> "RemoteCopyService":
-        """What carries the bytes: its statistics tell how."""
+        """The service that carries the bytes, with its statistics."""
         if self._service is None:
             raise Misuse("the copy service is closed")
         return self._service
 
     def submit_send(self, src_tensor: Any, dest_rank: int) -> None:
-        """A tensor goes to a rank: the n-th without an id meets the n-th receive without one there."""
+        """Sends a tensor to a rank. The n-th send without an id belongs to the n-th receive without
+        one there.
+        """
         task = self._own_id("send", dest_rank)
         name = f"send {task - FIRST_OWN_ID} without an id, to {dest_rank}"
         self._sends.append((task, src_tensor, 0, None, dest_rank, name))
 
     def submit_recv(self, dest_tensor: Any, src_rank: int) -> None:
-        """A tensor comes from a rank: the n-th without an id is the n-th send without one there."""
+        """Receives a tensor from a rank. The n-th receive without an id belongs to the n-th send
+        without one there.
+        """
         task = self._own_id("receive", src_rank)
         name = f"receive {task - FIRST_OWN_ID} without an id, from {src_rank}"
         self._receives.append((task, dest_tensor, 0, None, src_rank, name))
 
     def submit_send_with_id(self, task_id: int, src_tensor: Any, dest_rank: int) -> None:
-        """A tensor goes to a rank, whose receive has the same id."""
+        """Sends a tensor to a rank, whose receive has the same id."""
         self._sends.append((_checked(task_id), src_tensor, 0, None, dest_rank, None))
 
     def submit_recv_with_id(self, task_id: int, dest_tensor: Any, src_rank: int) -> None:
-        """A tensor comes from a rank, whose send has the same id."""
+        """Receives a tensor from a rank, whose send has the same id."""
         self._receives.append((_checked(task_id), dest_tensor, 0, None, src_rank, None))
 
     def _own_id(self, way: str, rank: int) -> int:
@@ -118,7 +122,7 @@ class FerryCopyService(_Base):  # type: ignore[misc]
         return FIRST_OWN_ID + number
 
     def run(self) -> None:
-        """Collective: moves what all ranks submitted, and forgets it."""
+        """Collective: moves what all ranks have submitted, and removes it from the list."""
         sends, receives = self._sends, self._receives
         self._sends, self._receives, self._own_ids = [], [], {}
         service, done = self.service, False
@@ -161,7 +165,7 @@ class FerryCopyService(_Base):  # type: ignore[misc]
         self.service.schedule()
 
     def close(self) -> None:
-        """Gives back what runs need; collective. The garbage collector does it too."""
+        """Collective: frees everything that runs need. The garbage collector does it too."""
         service, self._service = self._service, None
         if service is not None:
             service.finalize()
@@ -220,12 +224,13 @@ def prepare(
     buffers: bool = True,
     **options: Any,
 ) -> "Refit":
-    """Collective: a :class:`ferry.Refit` from module to module, to be run as often as wanted.
+    """Collective: a :class:`ferry.Refit` from module to module, to be run as often as needed.
 
-    Planned by :mod:`ferry.resharding.planner`, on the modules' parameters and their
-    ``pg_collection``; either module is None on a rank without that side. The slices of parameters
-    are read and written where they are; if a parameter's memory was replaced since, a run says so,
-    with its name, on all ranks. Persistent buffers go like parameters, unless ``buffers`` is False.
+    Planned by :mod:`ferry.resharding.planner` from the modules' parameters and their
+    ``pg_collection``; pass None for a module that this rank does not have. The slices of parameters
+    are read and written in place; if a parameter's memory has been replaced since, the next run
+    raises an error with its name, on all ranks. Persistent buffers are moved like parameters,
+    unless ``buffers`` is False.
     """
     from .._refit import Refit
     from ..resharding.planner import build_centralized_reshard_plan

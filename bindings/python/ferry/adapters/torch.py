@@ -4,10 +4,10 @@
     from ferry.adapters.torch import refit
     refit(trainer.state_dict(), server.state_dict())
 
-The two may lie on different device meshes of the same world, and a rank may be in only one of them.
-A plain tensor counts as a replica on every rank that has it. What a DTensor holds is what its
-``full_tensor()`` says: where a mesh does not list its ranks in ascending order, that is another
-order than the mesh's own, and uneven shards are refused.
+The two may be on different device meshes of the same world, and a rank may be in only one of them.
+A plain tensor counts as a replica on every rank that has it. A DTensor's value is its
+``full_tensor()``: on a mesh that does not list its ranks in ascending order, that differs from the
+mesh's own order, and uneven shards are refused.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def _holding(tensor: Any, name: str, rank: int) -> Holding:
 
 
 def layout_of(dtensor: Any, name: str = "tensor") -> Dict[str, Any]:
-    """A side of a ferry.spec/1 with one rule that matches everything: how this DTensor lies.
+    """One side of a ferry.spec/1, with one rule that matches everything: how this DTensor is cut.
 
-    Every rank may ask; nobody talks. ``layout_of(weight)["mesh"]`` has an axis ``m0``, ``m1``, ...
-    for each dimension of the device mesh.
+    Not collective: any rank may call it. ``layout_of(weight)["mesh"]`` has an axis ``m0``, ``m1``,
+    ... for each dimension of the device mesh.
     """
     holding = _holding(dtensor, name, 0)
     for dim, cut in _placements.cuts_of(holding).items():
@@ -261,8 +261,8 @@ def spec_of(
 ) -> "Spec":
     """Collective: the :class:`ferry.Spec` of a refit between two state dicts of DTensors.
 
-    Each rank gives what it has, or None. Where tensors lie on several meshes there is no one spec:
-    then :func:`refit` and :func:`prepare` move them by several.
+    Each rank passes what it has, or None. If tensors are on several meshes, one spec is not enough:
+    then use :func:`refit` or :func:`prepare`, which move them with several.
     """
     from .._plan import Spec
 
@@ -284,11 +284,11 @@ def prepare(
     progress: Any = None,
     **options: Any,
 ) -> "Refit":
-    """Collective: a :class:`ferry.Refit` between two state dicts, to be run as often as wanted.
+    """Collective: a :class:`ferry.Refit` between two state dicts, to be run as often as needed.
 
-    The destination's local tensors are written where they are; if their memory or that of a source
-    was replaced since, a run says so, with the tensor's name, on all ranks. ``options`` are those of
-    :class:`ferry.RemoteCopyService`. Entries that are no tensors are left alone.
+    The destination's local tensors are written in place. If a tensor's memory has been replaced
+    since, the next run raises an error with its name, on all ranks. ``options`` are those of
+    :class:`ferry.RemoteCopyService`. Entries that are not tensors are ignored.
     """
     from .._refit import Refit
 
@@ -324,8 +324,9 @@ def refit(
     progress: Any = None,
     **options: Any,
 ) -> "RefitResult":
-    """Collective: the values of the source's DTensors into the destination's, whatever their meshes
-    and placements. See :func:`prepare`, of which this is one run."""
+    """Collective: copies the values of the source's DTensors into the destination's, whatever their
+    meshes and placements. One run of :func:`prepare`.
+    """
     with prepare(
         source, destination, world=world, replica=replica, progress=progress, **options
     ) as planned:

@@ -30,8 +30,8 @@ __all__ = ["Config", "prepare", "refit", "spec", "spec_dict"]
 
 @dataclass
 class Config:
-    """A decoder with grouped-query attention and a gated MLP, or experts in its place: Llama, Qwen,
-    Mistral, Mixtral and their kin.
+    """A decoder with grouped-query attention and a gated MLP, or experts instead of it: Llama,
+    Qwen, Mistral, Mixtral and similar models.
 
     >>> Config(hidden_size=64, n_heads=8, n_kv_heads=2, intermediate_size=96, n_layers=1).kv_rows
     16
@@ -75,12 +75,12 @@ class Config:
 
     @classmethod
     def of_hf(cls, config: Any, **others: Any) -> "Config":
-        """Of a configuration of transformers, or of the dict of a ``config.json``.
+        """Makes it from a configuration of transformers, or from the dict of a ``config.json``.
 
-        Biases and norms of heads are those of ``attention_bias``, ``mlp_bias`` and the model's
-        type: Qwen2 has biases of queries, keys and values, Qwen3 has norms of queries and keys.
-        Experts are known of ``mixtral``, ``qwen2_moe`` and ``qwen3_moe``, under the names of their
-        checkpoints. ``others`` are fields of this class that count instead.
+        Biases and norms of heads follow from ``attention_bias``, ``mlp_bias`` and the model type:
+        Qwen2 has biases of queries, keys and values, Qwen3 has norms of queries and keys. Experts
+        are supported for ``mixtral``, ``qwen2_moe`` and ``qwen3_moe``, under the names of their
+        checkpoints. ``others`` are fields of this class that override the configuration.
         """
 
         def get(name: str, default: Any = None) -> Any:
@@ -114,7 +114,9 @@ class Config:
         return cls(**{**fields, **others})
 
     def experts_of(self, ep: int) -> List[int]:
-        """How many experts each of ``ep`` ranks has: the first ones have one more where they must."""
+        """The number of experts on each of ``ep`` ranks; if they do not divide evenly, the first
+        have one more.
+        """
         return [self.n_experts // ep + (rank < self.n_experts % ep) for rank in range(ep)]
 
     @property
@@ -408,7 +410,7 @@ def spec_dict(
     source_ep: int = 1,
     destination_ep: int = 1,
 ) -> Dict[str, Any]:
-    """The ferry.spec/1 as a dict, to be read or changed. See :func:`spec`."""
+    """The ferry.spec/1 as a dict, to inspect or change it. See :func:`spec`."""
     return {
         "format": "ferry.spec/1",
         "tensors": _tensors(config),
@@ -444,12 +446,13 @@ def spec(
 ) -> "Spec":
     """The :class:`ferry.Spec` from a Hugging Face style model to a server's.
 
-    Each side's ranks are as many as its ``tp``, or a multiple of it: then each ``tp`` ranks in a
-    row are a replica. They are 0, 1, ... unless given.
+    The number of ranks on each side is its ``tp``, or a multiple of it: then each ``tp``
+    consecutive ranks are a replica. They are 0, 1, ... unless given.
 
-    Experts are cut as the MLP is where ``ep`` is 1. Else whole experts are spread in order over
-    each ``ep`` ranks in a row, a multiple of ``tp``, as a server does with expert parallelism over
-    all of its tensor- and data-parallel ranks; the first ranks have one more where they must.
+    With ``ep`` 1, experts are cut like the MLP. Otherwise whole experts are spread in order over
+    each ``ep`` consecutive ranks, a multiple of ``tp``, as a server with expert parallelism does
+    over all of its tensor- and data-parallel ranks; if they do not divide evenly, the first ranks
+    have one more.
 
     >>> import ferry
     >>> config = Config(hidden_size=64, n_heads=8, n_kv_heads=2, intermediate_size=96, n_layers=1)
@@ -535,8 +538,8 @@ def prepare(
     """Collective: a :class:`ferry.Refit` from a Hugging Face style state dict into a server's,
     which may hold a padded vocabulary.
 
-    Every tensor of the destination is written, or this is an error on all ranks; names that fit a
-    pattern of ``leave``, such as ``"*.inv_freq"``, keep what they hold.
+    If a tensor of the destination is not written, this is an error on all ranks; tensors whose
+    names match a pattern of ``leave``, such as ``"*.inv_freq"``, keep their values.
     """
     from .._refit import Refit, agree
     from .._world import world as default

@@ -1,5 +1,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Planning from the parameters of a trainer: who sends which slice of which parameter to whom."""
+"""Planning from the parameters of a trainer: which rank sends which slice of which parameter to
+which.
+"""
 
 from __future__ import annotations
 

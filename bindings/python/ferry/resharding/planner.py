@@ -1,8 +1,8 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Plans from modules, and from what each rank says of its own parameters.
+"""Plans from modules, and from each rank's description of its own parameters.
 
-In a running job every rank calls :func:`build_centralized_reshard_plan` with its modules. Who has
-the metadata of all ranks in one process plans them with :func:`plan_roster`:
+In a running job every rank calls :func:`build_centralized_reshard_plan` with its modules. A single
+process that has the metadata of all ranks can plan with :func:`plan_roster`:
 
 >>> from ferry.resharding import ParameterMetadata, plan_roster
 >>> def rows(rank, ranks):
@@ -60,8 +60,8 @@ def build_descriptors_for_param(
 ) -> list[ShardingDescriptor]:
     """How a parameter is cut on both sides: one descriptor, or none if no side cuts it.
 
-    The ranks of each side times its local length must be equal, so that a parameter that is marked
-    as cut, but replicated, does not pass for shards: :class:`ferry.InvalidPlan`.
+    The number of ranks times the local length must be equal on both sides, so that a parameter that
+    is marked as cut, but is replicated, is not taken for shards: :class:`ferry.InvalidPlan`.
     """
     found = _ferry.build_descriptors(src_metadata, dst_metadata)
     if found is None:
@@ -78,7 +78,8 @@ def plan_multi_dim_lcm(
     descriptors: list[ShardingDescriptor],
     my_global_rank: int,
 ) -> list[Transfer]:
-    """What a rank receives of a parameter that a side cuts: (source rank, its slice, my slice).
+    """What a rank receives of a parameter that is cut on some side: (source rank, its slice, my
+    slice).
 
     It takes exactly one descriptor, which names the groups. Each side may have a stride, or packed
     blocks. Slices are as long as they can be, in the order of the destination.
@@ -107,10 +108,10 @@ def finalize_dp_transfers(
     dst_metadata: ParameterMetadata,
     my_global_rank: int,
 ) -> list[Transfer]:
-    """What a rank receives of a parameter that no side cuts: all of it, from one rank.
+    """What a rank receives of a parameter that is cut on no side: all of it, from one rank.
 
-    Nothing outside of the destination's data-parallel group; from the rank itself if it is in the
-    source's group; else the ranks of that group take turns by the receiver's number.
+    A rank outside of the destination's data-parallel group receives nothing. A rank in the source's
+    group sends to itself; otherwise the ranks of that group take turns by the receiver's number.
     """
     return _ferry.transfers(
         "replicated", param_name, src_metadata, dst_metadata, my_global_rank
@@ -123,7 +124,7 @@ def determine_source_ranks_for_dst_param(
     dst_metadata: ParameterMetadata,
     my_global_rank: int,
 ) -> list[Transfer]:
-    """The one of the two above that fits the parameter."""
+    """Calls the one of the two above that fits the parameter."""
     return _ferry.transfers("any", param_name, src_metadata, dst_metadata, my_global_rank)
 
 
@@ -139,17 +140,17 @@ def build_centralized_reshard_plan(
 ) -> ReshardPlan:
     """Collective: rank 0 plans for all ranks, and each gets its own sends and receives.
 
-    Either module may be None, on any rank: a rank that has only the destination, or only the
-    source, or nothing. A module has ``named_parameters()`` and ``pg_collection``, the groups of its
-    rank; modules whose ``layer_number`` says so are numbered over all pipeline stages. Persistent
-    buffers are planned like parameters.
+    Either module may be None, on any rank: a rank may have only the destination, only the source,
+    or nothing. A module has ``named_parameters()`` and ``pg_collection``, the groups of its rank;
+    modules with a ``layer_number`` are numbered over all pipeline stages. Persistent buffers are
+    planned like parameters.
 
-    The ranks are those of the default group of torch.distributed, if it is initialised, else those
-    of :func:`ferry.world`. ``exchange`` is another way to talk: an object with ``rank``, ``size``
-    and ``all_gather(bytes)``. ``replica`` says who sends what several ranks hold: "balanced" keeps
-    the busiest sender's bytes low, "seed" is the rule of
+    The ranks are those of torch.distributed's default group, if it is initialised, otherwise those
+    of :func:`ferry.world`. ``exchange`` replaces them: an object with ``rank``, ``size`` and
+    ``all_gather(bytes)``. ``replica`` chooses the sender where several ranks hold the same:
+    "balanced" keeps the busiest sender's bytes low, "seed" is the rule of
     :func:`~ferry.resharding.utils.select_src_metadata_balanced`. ``subset`` is a pattern: only
-    destination parameters that fit it. If a rank fails, all fail with the same sentence.
+    destination parameters that match it. If a rank fails, all fail with the same message.
     """
     options = (exchange, replica, subset, buffers)
     return _build(True, src_module, dst_module, num_experts, *options)
@@ -165,7 +166,7 @@ def build_local_reshard_plan(
     subset: Optional[str] = None,
     buffers: bool = True,
 ) -> ReshardPlan:
-    """The same plan, but every rank gathers all descriptions and derives its own part of it."""
+    """The same plan, but every rank gathers all descriptions and computes its own part."""
     options = (exchange, replica, subset, buffers)
     return _build(False, src_module, dst_module, num_experts, *options)
 
@@ -252,7 +253,7 @@ def describe_module(
     side: str = "given",
     buffers: bool = True,
 ) -> List[ParameterMetadata]:
-    """What a rank says of all parameters of a module, and of its persistent buffers.
+    """A rank's description of all parameters of a module, and of its persistent buffers.
 
     The module's ``pg_collection`` has the groups of the rank.
     """
@@ -328,7 +329,7 @@ def _persistent_buffers(module: Any) -> Iterator[Tuple[str, Any]]:
 
 
 def build_layer_module_prefix_map(module: Any) -> Dict[str, str]:
-    """From the layers' names on this pipeline stage to those in the whole model.
+    """Maps the layers' names on this pipeline stage to those in the whole model.
 
     A layer has a ``layer_number``, counted from 1 over all stages, and a number for a name:
     "decoder.layers.0" with the layer_number 17 is "decoder.layers.16".
@@ -343,7 +344,7 @@ def build_layer_module_prefix_map(module: Any) -> Dict[str, str]:
 
 
 class RosterPlan:
-    """The plan of all ranks of a roster, of which each rank's part can be had."""
+    """The plan of all ranks of a roster; it gives each rank's part."""
 
     def __init__(self, core: Any, models: List[Tuple[Optional["Model"], Optional["Model"]]]):
         self._core = core
@@ -351,12 +352,12 @@ class RosterPlan:
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self._models)
 
     @property
     def digest(self) -> str:
-        """Of the plan: equal wherever it is made."""
+        """The plan's digest: equal on all ranks."""
         return str(self._core.digest)
 
     @property
@@ -387,7 +388,7 @@ def plan_roster(
 ) -> RosterPlan:
     """Plans for all ranks in one process, from the metadata of all.
 
-    Both are lists by rank, or dicts: the metadata that a rank has on that side, or None.
+    Both are lists or dicts by rank: the metadata of that rank on that side, or None.
     """
     sides = [_by_rank(src_by_rank, "src_by_rank"), _by_rank(dst_by_rank, "dst_by_rank")]
     n_ranks = max((rank + 1 for side in sides for rank in side), default=0)

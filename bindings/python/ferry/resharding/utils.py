@@ -1,5 +1,5 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""What a rank says of its parameters, and what a plan says to a rank.
+"""A rank's description of its parameters, and what a plan assigns to a rank.
 
 >>> from ferry.resharding.utils import ParameterMetadata, assign_resolved_name_inplace
 >>> meta = ParameterMetadata(
@@ -48,12 +48,12 @@ class TransferOp:
 
 @dataclass
 class ParameterMetadata:
-    """What a rank says of one of its parameters.
+    """A rank's description of one of its parameters.
 
-    ``shape`` is that of its own shard. ``dtype`` is torch's, numpy's or the name of one ("bf16").
+    ``shape`` is that of its own shard. ``dtype`` is torch's, numpy's or a name ("bf16").
     ``resolved_name`` is the name in the whole model. ``partition_sizes`` are the lengths, along
-    ``partition_dim``, of matrices that the shard holds packed behind one another, each of them cut
-    by itself.
+    ``partition_dim``, of matrices that are packed one after the other in the shard, each of them
+    cut by itself.
     """
 
     name: str
@@ -118,7 +118,7 @@ class ReshardPlan:
 
     @property
     def digest(self) -> Optional[str]:
-        """Of the plan of all ranks, which makes it equal on all; None if ferry did not build it."""
+        """The digest of the plan of all ranks, so equal on all; None if ferry did not make it."""
         core = self._core()
         return None if core is None else core.digest
 
@@ -157,7 +157,7 @@ def assign_resolved_name_inplace(
     layer_module_prefix_map: Optional[Mapping[str, str]] = None,
     base_name: Optional[str] = None,
 ) -> None:
-    """Gives the metadata its name in the whole model, and the expert's number there.
+    """Sets the metadata's name in the whole model, and the expert's number there.
 
     The longest prefix of whole dotted parts that the map has is replaced. Then, if the parameter
     is expert parallel and its name has an expert's number, that becomes the number among all
@@ -176,7 +176,7 @@ def extract_param_metadata(
     num_experts: Optional[int] = None,
     layer_module_prefix_map: Optional[Mapping[str, str]] = None,
 ) -> ParameterMetadata:
-    """What a rank says of a parameter that it has.
+    """A rank's description of a parameter that it has.
 
     Of the parameter: shape, dtype and the marks of tensor-parallel layers
     (``tensor_model_parallel``, ``partition_dim``, ``partition_stride``, ``partition_sizes``);
@@ -246,7 +246,7 @@ def _world_ranks() -> Optional[List[int]]:
 def select_src_metadata_balanced(
     src_meta_list: list[ParameterMetadata], dst_metadata: ParameterMetadata, dst_rank: int
 ) -> ParameterMetadata:
-    """One of several sources of the same parameter, so that destinations take turns.
+    """Chooses one of several sources of the same parameter, so that destinations take turns.
 
     Sources are put into buckets by their data-parallel group. With one bucket it is the first
     source. Else the buckets are in order of their lists of ranks, and the position of ``dst_rank``

@@ -1,5 +1,5 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""What the copy service and its scheduler speak of. PEs are ranks, sizes are bytes."""
+"""The types of the copy service and its scheduler. PEs are ranks, sizes are bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WorkloadGroup:
 
 @dataclass
 class WorkloadSummary:
-    """What a batch carries, for those who do not send it."""
+    """The content of a batch, for PEs that do not send it."""
 
     total_size: int
     task_ids: List[int]
