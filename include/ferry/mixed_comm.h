@@ -29,11 +29,11 @@ FERRY_BEGIN_DECLS
  *     ferry_mixed_comm_destroy(comm);
  *
  * Collective calls are create, init_virtual_memory, init_nvshmem, run_autotune, run and start, and
- * shutdown: every rank makes them, in the same order and with the same arguments but for
- * addresses. A rank that does otherwise is found out, and every rank gets FERRY_ERR_MISUSE with a
- * sentence that says who called what; a rank that dies is FERRY_ERR_PEER_LOST on the others, and
- * one that stands still FERRY_ERR_TIMEOUT. After any of these the handle is broken: each call
- * repeats the sentence, and only destroy is left.
+ * shutdown: every rank makes them, in the same order and with the same arguments but for addresses.
+ * A rank that does otherwise is detected, and every rank gets FERRY_ERR_MISUSE with a sentence that
+ * says which rank called what; a rank that dies is FERRY_ERR_PEER_LOST on the others, and one that
+ * makes no progress FERRY_ERR_TIMEOUT. After any of these the handle is broken: each call repeats
+ * the sentence, and only destroy is left.
  *
  * A handle is used by one thread at a time: a second one gets FERRY_ERR_MISUSE. It holds a
  * reference to its world and its transport.
@@ -160,10 +160,10 @@ FERRY_API ferry_status ferry_mixed_comm_create(ferry_world                    *w
                                                ferry_mixed_comm **comm_out, ferry_error *error);
 
 /*
- * The parts of create, for who wants them one by one (only_construct). Each is collective, and
- * done twice is the same as once. init_nvshmem opens what carries bytes between nodes: on hosts
- * that is UCX or, for faked nodes, whatever the transport has for these ranks, and
- * ferry_mixed_comm_describe says so. With one node there is nothing to open.
+ * The parts of create, for callers that want them one by one (only_construct). Each is collective,
+ * and doing it twice has the effect of once. init_nvshmem opens what carries bytes between nodes:
+ * on hosts that is UCX or, for nodes set by FERRY_NODES, whatever the transport has for these
+ * ranks, and ferry_mixed_comm_describe says so. With one node there is nothing to open.
  */
 FERRY_API ferry_status ferry_mixed_comm_init_virtual_memory(ferry_mixed_comm *comm,
                                                             ferry_error      *error);
@@ -172,7 +172,8 @@ FERRY_API ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, fer
 
 /*
  * Collective: measures every (op, mode) at pieces of 8 KiB x 2^k and remembers which is the
- * fastest, and with which blocks. The slowest rank's time counts, so all ranks choose alike.
+ * fastest, and with which blocks. The slowest rank's time counts, so all ranks make the same
+ * choice.
  */
 FERRY_API ferry_status ferry_mixed_comm_run_autotune(ferry_mixed_comm *comm, ferry_error *error);
 
@@ -185,9 +186,10 @@ FERRY_API ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_e
 FERRY_API void ferry_mixed_comm_destroy(ferry_mixed_comm *comm);
 
 /*
- * What this topology offers: numbers of ferry_mixed_op, and of ferry_mixed_mode. Every mode of the
- * list works for every operation of the other; AUTOTUNE is among them once its table exists.
- * Pointers are the handle's, and valid until the next call to a function that may change the list.
+ * The operations and modes of this topology: numbers of ferry_mixed_op, and of ferry_mixed_mode.
+ * Every mode of the list works for every operation of the other; AUTOTUNE is among them once its
+ * table exists. Pointers are the handle's, and valid until the next call to a function that may
+ * change the list.
  */
 FERRY_API ferry_status ferry_mixed_comm_get_valid_op_list(const ferry_mixed_comm *comm,
                                                           const uint32_t **ops_out, size_t *n_out,

@@ -21,7 +21,7 @@ FERRY_BEGIN_DECLS
 
 /*
  * The copy service: ranks register what they send and what they receive, or bind a plan; a schedule
- * is made once and run as often as wanted.
+ * is made once and run as often as needed.
  *
  *     ferry_service_create(world, NULL, &service, &error);
  *     ferry_service_init(service, FERRY_LOG_INFO, &error);
@@ -36,24 +36,25 @@ FERRY_BEGIN_DECLS
  *
  * A service is used by one thread at a time; ferry_request_test from any. While a run is under way
  * nothing else may be called on the service, but runs of other services, mixed collectives and
- * collective calls of the world may go on beside it: whoever waits for one of them, or tests it,
- * moves the others on. The service holds a reference to its world and its transport.
+ * collective calls of the world may be under way at the same time: a call that waits for one of
+ * them, or tests it, advances the others. The service holds a reference to its world and its
+ * transport.
  */
 typedef struct ferry_service ferry_service;
 
-/* What is checked beside the transport's own word. */
+/* Which checksums a run computes. */
 typedef enum ferry_checksum {
     FERRY_CHECKSUM_NONE = 0,
     /* What passes through a transport is hashed by its sender as it is packed, and again by its
-     * receiver as it is unpacked. Copies from tensor to tensor have no way on which to be lost. */
+     * receiver as it is unpacked. Direct copies from tensor to tensor are not hashed. */
     FERRY_CHECKSUM_PATH = 1,
     /* Every segment is hashed as it leaves the source, and read again in its destination. */
     FERRY_CHECKSUM_END = 2
 } ferry_checksum;
 
-/* What becomes of destinations while a run writes them. */
+/* Where a run writes. */
 typedef enum ferry_commit {
-    /* They are written where they are: torn while a run is under way. */
+    /* Into the destinations themselves: they are torn while a run is under way. */
     FERRY_COMMIT_IN_PLACE = 0,
     /* A run writes to the back buffer of each; success makes it the front. See
      * ferry_tensors_add_pair.
@@ -193,7 +194,7 @@ FERRY_API ferry_status ferry_service_rebind(ferry_service *service, const ferry_
  */
 FERRY_API ferry_status ferry_service_run(ferry_service *service, ferry_error *error);
 
-/* What a callback is told; bytes of this rank: what it sends and what it receives. */
+/* The argument of a progress callback: bytes that this rank sends and receives. */
 typedef struct ferry_progress {
     size_t   struct_size;
     uint64_t bytes_done;
@@ -202,10 +203,10 @@ typedef struct ferry_progress {
 } ferry_progress;
 
 /*
- * Called within test, wait and run, on the caller's thread: before these move anything, every
- * twentieth of a second, and once at the end, when its answer comes too late. Else false cancels
- * the run on all ranks. What moves the run on from within waits for something else does not call
- * it. It calls nothing of the service or its world. NULL takes it away.
+ * Called within test, wait and run, on the caller's thread: before these move anything, about
+ * twenty times per second, and once at the end, when its result is ignored. Otherwise false cancels
+ * the run on all ranks. It is not called when a wait for something else advances the run. It must
+ * not call the service or its world. NULL removes it.
  */
 typedef bool (*ferry_progress_fn)(void *context, const ferry_progress *progress);
 /* Sets the callback, for this rank. */
@@ -241,7 +242,7 @@ FERRY_API void ferry_service_destroy(ferry_service *service);
 
 typedef enum ferry_tensor_state {
     FERRY_TENSOR_UNTOUCHED = 0, /* no run has written to it */
-    FERRY_TENSOR_TORN      = 1, /* a run began to write it and did not end well */
+    FERRY_TENSOR_TORN      = 1, /* a run began to write it and did not succeed */
     FERRY_TENSOR_VALID     = 2  /* every byte is that of one version */
 } ferry_tensor_state;
 
@@ -368,7 +369,7 @@ FERRY_API ferry_status ferry_service_recover_onto(ferry_service **service, ferry
 typedef struct ferry_service_statistics {
     size_t   struct_size;
     uint64_t n_runs;          /* that ended well */
-    uint64_t n_schedules;     /* plannings: these three stand still from the second run on */
+    uint64_t n_schedules;     /* plannings: these three no longer grow after the first run */
     uint64_t n_allocations;   /* of memory, by the service itself */
     uint64_t n_registrations; /* of memory with the transport */
     uint64_t staging_bytes;   /* slots and what belongs to them: never above the cap */

@@ -18,12 +18,12 @@ FERRY_BEGIN_DECLS
  * Trust: whoever joins proves the world's secret, and every control message carries a MAC. The
  * secret comes from the launcher or from FERRY_SECRET; without one, anybody who can reach the port
  * and knows the job's variables can join. The bytes of the data plane are neither signed nor
- * hidden: run it where the network and the machine's users are trusted.
+ * encrypted: run it where the network and the machine's users are trusted.
  *
  * Failure: when a rank dies, is stopped, or ends the world, the world has failed, for good and on
  * every rank: each call that waits, and each later one, returns FERRY_ERR_PEER_LOST,
  * FERRY_ERR_TIMEOUT or FERRY_ERR_ABORTED with a sentence that names the rank. Survivors make a
- * smaller world with ferry_world_shrink and go on.
+ * smaller world with ferry_world_shrink and continue.
  *
  * Fork: a child has its own copy of the memory and is no rank. In it every call on a world that it
  * inherited, and on all that stands on one, is FERRY_ERR_MISUSE and changes nothing, destroying
@@ -35,7 +35,7 @@ FERRY_BEGIN_DECLS
  */
 typedef struct ferry_world ferry_world;
 
-/* What receives from any rank, and what a failure names when no single rank is to blame. */
+/* To receive from any rank; and what a failure names if no single rank caused it. */
 #define FERRY_ANY_RANK UINT32_MAX
 
 /* The longest small message, in bytes. */
@@ -44,9 +44,9 @@ typedef struct ferry_world ferry_world;
 /*
  * Asked again and again, each tenth of a second at least, on the thread that calls, while
  * ferry_world_create* or ferry_world_shrink waits for other ranks. Once it returns true that call
- * asks no more, leaves nothing behind and returns FERRY_ERR_STOPPED; to the other ranks this one is
- * one that did not come. It may not call anything on the world. (A wait inside the caller's own
- * bootstrap is the caller's.)
+ * asks no more, leaves nothing behind and returns FERRY_ERR_STOPPED; for the other ranks, this one
+ * did not come. It may not call anything on the world. (A wait inside the caller's own bootstrap is
+ * the caller's.)
  */
 typedef bool (*ferry_is_interrupted_fn)(void *context);
 
@@ -67,10 +67,9 @@ typedef struct ferry_world_options {
     double entry_seconds;
     /* FERRY_JOIN_LIMIT, three deadlines: how long the making of a world waits for the next rank. */
     double join_seconds;
-    /* FERRY_NODES: "2" or "3,5": treat the ranks as so many nodes, whatever machines they are on.
-     */
+    /* FERRY_NODES: "2" or "3,5": treat the ranks as that many nodes, on whatever machines. */
     const char *nodes;
-    /* FERRY_HOST: the address under which other machines reach this one (default: found out). */
+    /* FERRY_HOST: the address under which other machines reach this one (default: detected). */
     const char *host;
     /* How the making of a world, and of smaller ones made from it, is interrupted: by Ctrl-C, say.
      * NULL: not. interrupt_context must live as long as these worlds. */
@@ -89,7 +88,7 @@ typedef struct ferry_world_options {
  *   FERRY_RENDEZVOUS   a file that all ranks see, with RANK and WORLD_SIZE
  *   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
  *                      as torchrun, `ferry launch` and many schedulers set them; FERRY_PORT where
- *                      MASTER_PORT belongs to somebody else (under torchrun it is its own store's:
+ *                      MASTER_PORT belongs to another program (torchrun uses it for its own store:
  *                      there ferry takes the next port)
  *   PMIx               as mpirun and srun offer it
  *
