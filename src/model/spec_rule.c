@@ -223,7 +223,7 @@ static ferry_status parse_unit(const json_t *json, const fy_json_place *place, f
     fy_json_place at     = {.parent = place, .key = "unit"};
     ferry_status  status = fy_json_get_size(value, &at, 1, INT64_MAX, &shard->unit, error);
     if (status == FERRY_OK && (shard->cut == FY_CUT_SIZES || shard->cut == FY_CUT_CYCLE)) {
-        status = fy_json_fail(&at, error, "does not go with sizes or cycle");
+        status = fy_json_fail(&at, error, "cannot be combined with sizes or cycle");
     }
     return status;
 }

@@ -69,7 +69,7 @@ def case_short_options():
             (["launch", "--tag", "-n1", "echo", "-n5"], "[0] -n5\n")]:
         assert ask(*words) == (0, wanted, ""), (words, ask(*words))
 
-    check = "--check does not go with copy"
+    check = "--check cannot be combined with copy"
     number = "-n takes a number from 1 to 16777216, not "
     for words, wanted in [
             (["bench", "copy", "-c"], check), (["bench", "-c", "copy"], check),

@@ -338,7 +338,7 @@ def case_plans_have_none():
         "source": side, "destination": side}))
     for option in ("--stats", "--checksums"):
         status, out, err = ask("inspect", spec, option)
-        assert (status, out) == (2, "") and "go with checkpoints" in err, (status, err)
+        assert (status, out) == (2, "") and "need a checkpoint" in err, (status, err)
 
 
 if __name__ == "__main__":

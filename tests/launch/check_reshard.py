@@ -122,10 +122,10 @@ def case_wrong_usage():
             ("reshard", (*to, "--json=yes"), "--json"),
             ("reshard", (*to, "--resume=1"), "--resume"),
             ("reshard", (*to, "--restart=1"), "--restart"),
-            ("reshard", (*to, "--resume", "--restart"), "does not go with --restart"),
+            ("reshard", (*to, "--resume", "--restart"), "cannot be combined with --restart"),
             ("reshard", (*to, "--dry-run=1"), "--dry-run"),
             ("reshard", (*to, "--subset"), "--subset needs a value"),
-            ("reshard", (*to, "--part-bytes", "1M"), "--part-bytes goes with --to hf")]
+            ("reshard", (*to, "--part-bytes", "1M"), "--part-bytes needs --to hf")]
     numbers = {"--memory-cap": ("0", "1023K", "1048575", "-1M", "1T", "1MB", "M", "",
                                 "99999999999G"),
                "--threads": ("0", "-1", "two", "2.5", "129", "4096", ""),
@@ -138,7 +138,7 @@ def case_wrong_usage():
     rows += [("inspect", (), "a path is missing"), ("inspect", ("a", "b"), "more than one path"),
              ("inspect", ("a", "--no-such"), "--no-such"), ("inspect", ("a", "--json=1"), "--json"),
              ("inspect", ("a", "--tensors=1"), "--tensors"),
-             ("inspect", ("a", "--threads", "2"), "go with --stats"),
+             ("inspect", ("a", "--threads", "2"), "need --stats"),
              ("inspect", ("a", "--stats", "--threads", "0"), "--threads"),
              ("inspect", ("a", "--stats", "--memory-cap", "1"), "--memory-cap"),
              ("verify", (), "two checkpoints"), ("verify", ("a",), "second checkpoint"),

@@ -167,7 +167,7 @@ def cut_dim(extent, counts, entry):
     if "blocks" in entry:
         return cut_blocks(extent, ranks, entry["blocks"], parts, unit)
     if "sizes" in entry or "cycle" in entry:
-        require("unit" not in entry, "unit does not go with sizes or cycle")
+        require("unit" not in entry, "unit cannot be combined with sizes or cycle")
     if "sizes" in entry:
         pieces = cut_sizes(extent, parts, entry["sizes"])
     elif "cycle" in entry:

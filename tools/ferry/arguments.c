@@ -52,9 +52,9 @@ int parse_count(const char *name, const char *option, const char *text, uint32_t
 int parse_size(const char *name, const char *option, const char *text, uint64_t *bytes_out)
 {
     if (!parse_bytes(text, bytes_out)) {
-        return fail_usage(
-            name, "%s takes a number of bytes from 1, or of K, M or G (4096, 16M), not \"%s\"",
-            option, text);
+        return fail_usage(name,
+                          "%s takes a size in bytes, or with K, M or G (4096, 16M), not \"%s\"",
+                          option, text);
     }
     return EXIT_DONE;
 }
@@ -63,8 +63,7 @@ int parse_cap(const char *name, const char *option, const char *text, uint64_t *
 {
     uint64_t bytes = 0;
     if (!parse_bytes(text, &bytes) || bytes < (uint64_t)1 << 20) {
-        return fail_usage(name,
-                          "%s takes 1M or more (a number of bytes, or of K, M or G), not \"%s\"",
+        return fail_usage(name, "%s takes 1M or more (in bytes, or with K, M or G), not \"%s\"",
                           option, text);
     }
     *bytes_out = bytes;

@@ -199,8 +199,9 @@ int mixed_check_together(mixed_request *r)
         return fail_usage(r->command, "--min-bytes is above --max-bytes, which is 64M if not said");
     }
     if (r->join && !r->started && r->n_ranks != 0) {
-        return fail_usage(r->command, "--ranks does not go with a world that is there already "
-                                      "(--join, or RANK and WORLD_SIZE in the environment)");
+        return fail_usage(r->command,
+                          "--ranks cannot be combined with a world that is there already "
+                          "(--join, or RANK and WORLD_SIZE in the environment)");
     }
     return r->join && !r->started ? EXIT_DONE : fill_in_ranks(r);
 }

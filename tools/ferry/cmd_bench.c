@@ -303,24 +303,24 @@ static int parse(int argc, char **argv, bench_request *r)
 static int check_together(const bench_request *r, const struct benchmark *benchmark)
 {
     if (!benchmark->has_ranks && (r->n_ranks != 0 || r->transport != NULL || r->join)) {
-        return fail_usage("bench", "--ranks, --transport and --join do not go with %s",
+        return fail_usage("bench", "--ranks, --transport and --join cannot be combined with %s",
                           benchmark->name);
     }
     if (!benchmark->has_sizes && r->least != 0) {
-        return fail_usage("bench", "--sizes does not go with %s", benchmark->name);
+        return fail_usage("bench", "--sizes cannot be combined with %s", benchmark->name);
     }
     if (!benchmark->has_threads && r->n_threads != 0) {
-        return fail_usage("bench", "--threads does not go with %s", benchmark->name);
+        return fail_usage("bench", "--threads cannot be combined with %s", benchmark->name);
     }
     if (!benchmark->is_mixed && r->mixed.mixed_option != NULL) {
-        return fail_usage("bench", "%s does not go with %s", r->mixed.mixed_option,
+        return fail_usage("bench", "%s cannot be combined with %s", r->mixed.mixed_option,
                           benchmark->name);
     }
     if (!benchmark->is_mixed && r->n_ranks == 1) {
         return fail_usage("bench", "%s is measured between two ranks at least", benchmark->name);
     }
     if (!benchmark->is_mixed && r->join && r->n_ranks != 0) {
-        return fail_usage("bench", "--ranks does not go with a world that is there already "
+        return fail_usage("bench", "--ranks cannot be combined with a world that is there already "
                                    "(--join, or RANK and WORLD_SIZE in the environment)");
     }
     return EXIT_DONE;

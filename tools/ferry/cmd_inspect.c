@@ -305,11 +305,11 @@ static int run(int argc, char **argv)
     }
     r.path = argv[optind];
     if ((r.memory_cap != 0 || r.n_threads != 0) && !r.stats) {
-        return fail_usage("inspect", "--memory-cap and --threads go with --stats");
+        return fail_usage("inspect", "--memory-cap and --threads need --stats");
     }
     bool of_plan = is_plan(r.path);
     if (of_plan && (r.stats || r.checksums)) {
-        return fail_usage("inspect", "--stats and --checksums go with checkpoints, and %s is none",
+        return fail_usage("inspect", "--stats and --checksums need a checkpoint, and %s is not one",
                           r.path);
     }
     if ((of_plan ? show_plan(&r, &error) : show_checkpoint(&r, &error)) != FERRY_OK) {

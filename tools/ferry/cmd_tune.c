@@ -135,7 +135,7 @@ static int run(int argc, char **argv)
         return fail_usage("tune", "takes no arguments, such as \"%s\"", argv[optind]);
     }
     if (r.show != NULL && r.mixed_option != NULL) {
-        return fail_usage("tune", "%s does not go with --show", r.mixed_option);
+        return fail_usage("tune", "%s cannot be combined with --show", r.mixed_option);
     }
     if (r.show != NULL) {
         return show(&r);

@@ -32,9 +32,9 @@ const option_row launch_option_rows[] = {
         "output"),
     OPTION("grace", "SECONDS", OPT_GRACE,
            "time between SIGTERM and SIGKILL when all are ended; default 5"),
-    OPTION(
-        "nodes", "NODES", OPT_NODES,
-        "treat the ranks as so many nodes (2), or as nodes of these sizes (3,5): sets FERRY_NODES"),
+    OPTION("nodes", "NODES", OPT_NODES,
+           "treat the ranks as that many nodes (2), or as nodes of these sizes (3,5): sets "
+           "FERRY_NODES"),
     OPTION_WORDS("shm ucx inproc", "transport", "ENGINE", OPT_TRANSPORT,
                  "the engine that carries bytes: sets FERRY_TRANSPORT"),
     OPTION("deadline", "SECONDS", OPT_DEADLINE,
@@ -166,11 +166,11 @@ static int check_together(launch_request *r, bool has_first_rank)
         return fail_usage("launch", "a program is missing");
     }
     if (r->master_host == NULL && (r->n_world != 0 || has_first_rank)) {
-        return fail_usage("launch", "%s goes with --master",
+        return fail_usage("launch", "%s needs --master",
                           r->n_world != 0 ? "--world" : "--first-rank");
     }
     if (r->master_host != NULL && r->n_world == 0) {
-        return fail_usage("launch", "--master goes with --world");
+        return fail_usage("launch", "--master needs --world");
     }
     if (r->n_world == 0) {
         r->n_world = r->n_ranks;

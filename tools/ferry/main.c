@@ -19,7 +19,7 @@ const size_t         n_commands = sizeof commands / sizeof commands[0];
 static const char overview[] =
     "Usage: ferry COMMAND [OPTION]...\n"
     "\n"
-    "Carries the weights of a sharded model from one parallel layout to another.\n";
+    "Moves the weights of a sharded model from one parallel layout to another.\n";
 
 static const char more_overview[] =
     "\n"
@@ -137,7 +137,7 @@ static void print_man_page(const command *c)
 
 static void print_overview_page(void)
 {
-    print_man_head("", "carries sharded weights between parallel layouts");
+    print_man_head("", "moves sharded weights between parallel layouts");
     print_lines(overview, print_man_line);
     printf(".fi\n.SH Commands\n.nf\n");
     print_commands(stdout);

@@ -67,7 +67,7 @@ const option_row plan_option_rows[] = {
         "  first-fit-half      the same where a rank takes part in one batch of a round; implies\n"
         "                      --duplex half\n"
         "\n"
-        "  These go with --schedule or --trace:\n"),
+        "  These need --schedule or --trace:\n"),
     OPTION_WORDS("half full", "duplex", "MODE", OPT_DUPLEX,
                  "full (default) if a rank can send and receive at once, or half"),
     SLOT_BYTES_ROW(""),
@@ -120,7 +120,7 @@ static int parse_without(const char *text, plan_request *r)
         unsigned long long value;
         if (!parse_number(at, &value, &end) || (*end != ',' && *end != '\0') ||
             value >= FERRY_MAX_RANKS) {
-            return fail_usage("plan", "--without takes ranks with commas between them, not \"%s\"",
+            return fail_usage("plan", "--without takes a comma-separated list of ranks, not \"%s\"",
                               text);
         }
         ranks[n++] = (uint32_t)value;
@@ -224,17 +224,19 @@ static int apply_option(int option, void *request)
 static int check_together(plan_request *r)
 {
     if (r->summary && !r->json) {
-        return fail_usage("plan", "--summary goes with --json");
+        return fail_usage("plan", "--summary needs --json");
     }
     if (r->prove && r->planning.subset != NULL) {
-        return fail_usage("plan", "--prove takes whole plans, so it does not go with --include, "
-                                  "--exclude and --subset");
+        return fail_usage("plan",
+                          "--prove takes whole plans, so it cannot be combined with --include, "
+                          "--exclude and --subset");
     }
     if (r->prove && r->planning.n_lost_ranks > 0) {
-        return fail_usage("plan", "--prove takes whole plans, so it does not go with --without");
+        return fail_usage("plan",
+                          "--prove takes whole plans, so it cannot be combined with --without");
     }
     if (r->scheduling_option != NULL && !r->has_schedule) {
-        return fail_usage("plan", "%s goes with --schedule or --trace", r->scheduling_option);
+        return fail_usage("plan", "%s needs --schedule or --trace", r->scheduling_option);
     }
     if (r->scheduling.rule == FERRY_SCHEDULE_FIRST_FIT_HALF) {
         if (r->has_duplex && r->scheduling.duplex == FERRY_DUPLEX_FULL) {

@@ -123,11 +123,12 @@ static int check_together(const reshard_request *r)
         return fail_usage("reshard", "--out DST is missing: the folder to write");
     }
     if (r->resume && r->restart) {
-        return fail_usage("reshard", "--resume, which every run does by itself, does not go with "
-                                     "--restart");
+        return fail_usage("reshard",
+                          "--resume, which every run does by itself, cannot be combined with "
+                          "--restart");
     }
     if (r->options.part_bytes != 0 && strcmp(r->to, "hf") != 0) {
-        return fail_usage("reshard", "--part-bytes goes with --to hf");
+        return fail_usage("reshard", "--part-bytes needs --to hf");
     }
     return EXIT_DONE;
 }
