@@ -7,7 +7,7 @@ ferry_status ferry_request_test(ferry_request *request, bool *done_out, ferry_er
 {
     if (request == NULL || done_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_request_test needs a request and a place for its answer");
+                       "ferry_request_test needs a request and a place for the result");
     }
     return request->ops->test(request, done_out, error);
 }

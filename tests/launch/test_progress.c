@@ -100,7 +100,7 @@ static void test_notes(void **state)
     } rows[] = {
         {{.phase = "copying", .anew = "the target is different"},
          "ferry reshard: note: starting anew, not where an earlier run ended: the target is "
-         "another\n"},
+         "different\n"},
         {{.phase = "copying", .goes_on = true},
          "ferry reshard: note: going on where an earlier run ended; --restart begins anew\n"},
         {{.phase = "copying"}, ""},

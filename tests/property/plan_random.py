@@ -206,7 +206,7 @@ def check_lost(ferry, path, plan, spec, policy, rng):
             must(ferry.shards("saved", saved) == records, about + "saved shards differ")
 
 
-LOST = re.compile(r'ferry plan: "(.*)": rank ([0-9]+) wants \[(.*?)\] of source tensor "(.*)", '
+LOST = re.compile(r'ferry plan: "(.*)": rank ([0-9]+) needs \[(.*?)\] of source tensor "(.*)", '
                   r"which only lost ranks held: ([0-9, ]+)(?: and others, in all ([0-9]+))?; leave ",
                   re.DOTALL)
 

@@ -176,7 +176,7 @@ static const mutation spec_mutations[] = {
      "a: no rule of the source"},
     {"skipped at the source", "'rules':[{'match':'*'",
      "'rules':[{'match':'a','skip':true},{'match':'*'", FERRY_ERR_INVALID_INPUT,
-     "a: is wanted|source skips a"},
+     "a: is needed|source skips a"},
     {"unknown axis", "'axis':'tp'", "'axis':'xp'", FERRY_ERR_INVALID_INPUT, "\"xp\""},
     {"dim out of range", "'dim':0", "'dim':2", FERRY_ERR_INVALID_INPUT, "dimension 2 of 2"},
     {"parts", "'dim':0", "'dim':0,'parts':3", FERRY_ERR_INVALID_INPUT, "do not divide 2"},

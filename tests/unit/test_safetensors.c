@@ -174,8 +174,8 @@ static const struct bad_row {
     {"{'w\\ud83d\\", "\\ud83d", "surrogate"},
     {"{'w\\u12g4':1}", "hex digits", "byte 3"},
     {"{'w\\u12", "hex digits", "byte 3"},
-    {"{'w\\x41':1}", "no escape", "byte 3"},
-    {"{'w\\", "no escape", "byte 3"},
+    {"{'w\\x41':1}", "not an escape", "byte 3"},
+    {"{'w\\", "not an escape", "byte 3"},
     {"{'w\n':1}", "control character 0x0a", "byte 3"},
     {"{'w\xff':1}", "UTF-8", "byte 3"},
     {"{'w\xc0\x80':1}", "UTF-8", "byte 3"},
@@ -398,7 +398,7 @@ static void test_read(void **state)
     unlink(path);
     assert_int_equal(fy_st_read(path, &header, &about, &error), FERRY_ERR_IO);
     assert_int_equal(fy_st_read("/tmp", &header, &about, &error), FERRY_ERR_IO);
-    check_says("a folder", "no regular file", &error);
+    check_says("a folder", "not a regular file", &error);
     free(text);
 }
 

@@ -196,7 +196,7 @@ static void run_ranges(rank_thread *self)
         {4, FERRY_SIGNAL_SET, "offset 4 of region 2 is not a multiple of 8"},
         {4096, FERRY_SIGNAL_SET, "signal of 8 bytes at 4096 of region 2"},
         {UINT64_MAX - 7, FERRY_SIGNAL_SET, "past its end"},
-        {0, 2, "no ferry_signal_op"},
+        {0, 2, "not a ferry_signal_op"},
     };
     memset(bytes, 9, sizeof bytes);
     for (size_t i = 0; i < COUNT_OF(signals); i++) {
@@ -229,7 +229,7 @@ static void check_waits(rank_thread *self, ferry_transport *transport, ferry_reg
     } rows[] = {
         {NULL, region, FERRY_COMPARE_EQ, 0, 0, "needs a transport and a region"},
         {transport, NULL, FERRY_COMPARE_EQ, 0, 0, "needs a transport and a region"},
-        {transport, region, FERRY_COMPARE_GT + 1, 0, 0, "is no ferry_compare"},
+        {transport, region, FERRY_COMPARE_GT + 1, 0, 0, "is not a ferry_compare"},
         {transport, region, FERRY_COMPARE_EQ, 2, 0, "no rank 2 in a world of 2 ranks"},
         {transport, region, FERRY_COMPARE_EQ, 0, NAN, "the limit is not a number of seconds"},
     };
