@@ -54,7 +54,7 @@ BAD_VARIABLES = [
     ({"MASTER_ADDR": None}, ["MASTER_ADDR", "not set"]),
     ({"MASTER_PORT": None}, ["MASTER_PORT", "not set"]),
     ({"RANK": None, "WORLD_SIZE": None, "MASTER_ADDR": None, "MASTER_PORT": None},
-     ["nothing says who"]),
+     ["nothing says where"]),
     ({"RANK": "x"}, ["RANK"]), ({"RANK": "-1"}, ["RANK"]), ({"RANK": ""}, ["RANK"]),
     ({"RANK": "1.0"}, ["RANK"]), ({"RANK": " 1"}, ["RANK"]), ({"RANK": "0x1"}, ["RANK"]),
     ({"RANK": "4"}, ["RANK is 4", "WORLD_SIZE is 4"]),
