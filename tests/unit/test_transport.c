@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Both mapped engines, as far as ranks that are threads show them; the context is the name. */
@@ -1014,8 +1015,22 @@ static void test_scarce_memory(void **state)
     assert_int_equal(count_descriptors(), descriptors);
 }
 
+/* Whatever was opened and closed: what the program had before, it has still. */
+static struct stat output_before;
+
+static void test_own_descriptors(void **state)
+{
+    struct stat output;
+    (void)state;
+    assert_int_equal(fstat(STDOUT_FILENO, &output), 0);
+    assert_true(output.st_ino == output_before.st_ino && output.st_dev == output_before.st_dev);
+}
+
 int main(void)
 {
+    if (fstat(STDOUT_FILENO, &output_before) != 0) {
+        return 1;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ring),
         cmocka_unit_test(test_self),
@@ -1034,6 +1049,7 @@ int main(void)
         cmocka_unit_test(test_agreed),
         cmocka_unit_test(test_without_descriptors),
         cmocka_unit_test(test_many_regions),
+        cmocka_unit_test(test_own_descriptors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
