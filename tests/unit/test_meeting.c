@@ -2,6 +2,7 @@
 #include "world/meeting.h"
 
 #include "support/meeting.h"
+#include "support/port.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -97,15 +98,6 @@ static void set_environment(const char *text)
         *value      = '\0';
         assert_int_equal(setenv(item, value + 1, 1), 0);
     }
-}
-
-static uint16_t free_port(void)
-{
-    int      fd   = -1;
-    uint16_t port = 0;
-    assert_int_equal(fy_listen(NULL, 0, &fd, &port, NULL), FERRY_OK);
-    close(fd);
-    return port;
 }
 
 #define TORCH "RANK=1 WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500"
@@ -319,7 +311,8 @@ static void test_root_listens(void **state)
         fy_meeting  meeting  = FY_MEETING_INIT;
         ferry_error error;
         char        set[256];
-        uint16_t    port = free_port();
+        int         claim;
+        uint16_t    port = claim_port(&claim);
         snprintf(set, sizeof set, "RANK=0 WORLD_SIZE=2 MASTER_PORT=%u %s", port, rows[i].more);
         set_environment(set);
         must(fy_meet_environment(&meeting, &settings, &error), &error);
@@ -342,6 +335,7 @@ static void test_root_listens(void **state)
                    &error);
         assert_int_equal(second.listener, -1);
         fy_meeting_cleanup(&meeting);
+        close(claim);
     }
     clear_environment();
 }
@@ -353,9 +347,9 @@ static void test_inherited_listener(void **state)
     fy_meeting  meeting  = FY_MEETING_INIT;
     ferry_error error;
     char        set[256];
-    int         fd   = -1;
-    uint16_t    port = 0;
-    must(fy_listen("127.0.0.1", 0, &fd, &port, &error), &error);
+    int         fd   = -1, claim;
+    uint16_t    port = claim_port(&claim);
+    must(fy_listen("127.0.0.1", port, &fd, &port, &error), &error);
     fcntl(fd, F_SETFD, 0);
     snprintf(set, sizeof set,
              "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%u FERRY_LISTEN_FD=%d", port,
@@ -370,6 +364,7 @@ static void test_inherited_listener(void **state)
     must(fy_meet_environment(&meeting, &settings, &error), &error);
     assert_true(is_reached("127.0.0.1", port));
     fy_meeting_cleanup(&meeting);
+    close(claim);
     clear_environment();
 }
 
