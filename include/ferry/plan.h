@@ -38,7 +38,8 @@ typedef struct ferry_plan_options {
     /*
      * Only these destination tensors: patterns (* any text, ? one byte) with commas between them. A
      * name is in if it fits one and none of those behind a '!'; where all have a '!', every other
-     * name is in. Each of several patterns must fit a tensor. NULL: all.
+     * name is in. Each pattern must fit a tensor, but for one alone without a '!': the plan is then
+     * empty. NULL: all.
      */
     const char *subset;
     /*

@@ -36,6 +36,10 @@ static void neutralise(char *text)
     for (; *text != '\0'; text++) {
         if ((unsigned char)*text < 0x20 || (unsigned char)*text == 0x7f) {
             *text = '?';
+        } else if (text[0] == '\xc2' && (unsigned char)text[1] >= 0x80 &&
+                   (unsigned char)text[1] < 0xa0) { /* those of two bytes in UTF-8 */
+            text[0] = '?';
+            text[1] = '?';
         }
     }
 }

@@ -196,7 +196,8 @@ static ferry_status index_places(const fy_side *side, fy_places *places, ferry_e
 static ferry_status note_wanted(fy_job *job, const fy_target *target, ferry_error *error)
 {
     fy_problem *problem = &job->problem;
-    job->is_wanted      = fy_alloc_zeroed(problem->n_tensors, sizeof *job->is_wanted);
+    fy_subset   subset;
+    job->is_wanted = fy_alloc_zeroed(problem->n_tensors, sizeof *job->is_wanted);
     if (job->is_wanted == NULL) {
         return fy_fail_no_memory(error, "the tensors of a checkpoint");
     }
@@ -207,9 +208,14 @@ static ferry_status note_wanted(fy_job *job, const fy_target *target, ferry_erro
                            "%s: lists \"%s\", which its own rules skip", job->from->layout_path,
                            tensor->name);
         }
-        job->is_wanted[t] = tensor->dst != FY_NONE && fy_subset_has(target->subset, tensor->name);
     }
-    return FERRY_OK;
+    ferry_status status = fy_subset_create(target->subset, &subset, error);
+    for (uint32_t t = 0; t < problem->n_tensors && status == FERRY_OK; t++) {
+        const fy_tensor *tensor = &problem->tensors[t];
+        job->is_wanted[t]       = tensor->dst != FY_NONE && fy_subset_has(&subset, tensor->name);
+    }
+    fy_subset_cleanup(&subset);
+    return status;
 }
 
 static bool is_whole(const fy_problem *problem, uint32_t placement)

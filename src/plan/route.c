@@ -179,24 +179,22 @@ static const char *name_at(const void *context, size_t i)
     return tensor->dst == FY_NONE ? NULL : tensor->name;
 }
 
-static ferry_status check_subset(const fy_problem *problem, const char *subset, ferry_error *error)
+static ferry_status check_subset(const fy_problem *problem, const char *list, fy_subset *subset,
+                                 ferry_error *error)
 {
-    fy_subset_pattern pattern;
-    if (!fy_subset_find_unused(subset, problem->n_tensors, name_at, problem, &pattern)) {
+    const fy_subset_pattern *unused =
+        fy_subset_find_unused(subset, problem->n_tensors, name_at, problem);
+    if (unused == NULL) {
         return FERRY_OK;
     }
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                   "the subset \"%.200s\": no tensor of the destination matches \"%.*s\"", subset,
-                   pattern.length < 200 ? (int)pattern.length : 200, pattern.text);
+                   "the subset \"%.200s\": no tensor of the destination matches \"%.*s\"", list,
+                   unused->length < 200 ? (int)unused->length : 200, unused->text);
 }
 
-static ferry_status add_legs(fy_routes *routes, const char *subset, ferry_error *error)
+static ferry_status add_legs_in(fy_routes *routes, const fy_subset *subset, ferry_error *error)
 {
     const fy_problem *problem = routes->problem;
-    ferry_status      checked = check_subset(problem, subset, error);
-    if (checked != FERRY_OK) {
-        return checked;
-    }
     for (uint32_t t = 0; t < problem->n_tensors; t++) {
         const fy_tensor *tensor = &problem->tensors[t];
         if (tensor->dst == FY_NONE || fy_problem_holders(problem, tensor->dst)->n_slots == 0 ||
@@ -215,6 +213,20 @@ static ferry_status add_legs(fy_routes *routes, const char *subset, ferry_error 
         }
     }
     return FERRY_OK;
+}
+
+static ferry_status add_legs(fy_routes *routes, const char *list, ferry_error *error)
+{
+    fy_subset    subset;
+    ferry_status status = fy_subset_create(list, &subset, error);
+    if (status == FERRY_OK) {
+        status = check_subset(routes->problem, list, &subset, error);
+    }
+    if (status == FERRY_OK) {
+        status = add_legs_in(routes, &subset, error);
+    }
+    fy_subset_cleanup(&subset);
+    return status;
 }
 
 /*

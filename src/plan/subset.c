@@ -5,5 +5,5 @@
 
 bool ferry_subset_has(const char *subset, const char *name)
 {
-    return name != NULL && fy_subset_has(subset, name);
+    return name != NULL && fy_subset_list_has(subset, name);
 }

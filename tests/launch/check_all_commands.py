@@ -47,6 +47,17 @@ def case_output_that_is_lost():
             assert error.count("\n") == 1 and "could not be written" in error, (words, error)
 
 
+def case_closed_streams():
+    """Their numbers do not go to a file or a socket that the command opens, nor the text into it."""
+    closed = ["sh", "-c", 'exec "$0" "$@" <&- >&-', FERRY]
+    with tempfile.TemporaryDirectory() as folder:
+        spec = spec_in(folder)
+        for words in [["run", spec], ["plan", spec], ["--help"]]:
+            status, _, error = ask(*words, program=closed)
+            assert status == 1, (words, status, error)
+            assert error.count("\n") == 1 and "could not be written" in error, (words, error)
+
+
 def case_trace_beside_a_link():
     """The name that a trace has while it is written is not one that another could have guessed."""
     with tempfile.TemporaryDirectory() as folder:

@@ -119,6 +119,11 @@ def special(word, bits):
     return word, [len(bits)], b"".join(b.to_bytes(size, "little") for b in bits)
 
 
+# Controls of one byte and of two in UTF-8, and a character that lies across the place of the cut.
+METADATA = {"format": "pt", "long": "x" * 100, "odd": "a\nb", "two": "c\u009bd\u00e9",
+            "across": "x" + "\u00e9" * 40}
+
+
 def source():
     """Random bits of every floating type: all numbers, NaN and infinities that it has."""
     folder = FOLDER / "model"
@@ -141,7 +146,7 @@ def source():
     tensors = {name: tensors[name]
                for name in sorted(tensors, key=lambda n: (-BITS[tensors[n][0]], n))}
     write(folder / "model.safetensors", tensors,
-          {"format": "pt", "long": "x" * 100, "odd": "a\nb"})
+          METADATA)
     return folder, tensors
 
 
@@ -217,9 +222,11 @@ def case_about():
     assert "pytorch_model.bin (not copied: " in out and "sub/ (not copied: " in out, out
     assert ["format:", "pt"] in rows and "  odd: a?b\n" in out, out
     assert "  long: %s... (100 bytes)\n" % ("x" * 60) in out, out
+    assert "  two: c?d\u00e9\n" in out, out
+    assert "  across: x%s... (81 bytes)\n" % ("\u00e9" * 29) in out, out
     assert "\nChecksums: none are recorded\n" in out, out
     about = json.loads(good("inspect", folder, "--json", "--checksums"))
-    assert about["metadata"] == {"format": "pt", "long": "x" * 100, "odd": "a\nb"}, about
+    assert about["metadata"] == METADATA, about
     others = {other["name"]: other for other in about["others"]}
     assert set(others) == {"config.json", "tokenizer.json", "pytorch_model.bin", "sub/"}, others
     assert others["tokenizer.json"]["bytes"] == 2048, others

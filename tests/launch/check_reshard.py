@@ -233,6 +233,8 @@ def case_patterns():
             (("--exclude", "model.*", "--exclude", "empty"), {"scalar", "bytes"}),
             (("--exclude", "*.1?.w", "--include", "*.1*"), {"model.layers.1.w"}),
             (("--include", "*.1*", "--exclude", "*.1?.w"), {"model.layers.1.w"}),
+            (("--include", "scalar,byte?"), {"scalar", "bytes"}),
+            (("--exclude", "model.*,empty"), {"scalar", "bytes"}),
             (("--subset", "model.*,!*.w"), {"model.embed.weight"}),
             (("--subset", "!model.*", "--exclude", "bytes"), {"scalar", "empty"})]
     for number, (words, names) in enumerate(rows):
@@ -244,10 +246,14 @@ def case_patterns():
     for words, text in ((("--include", "no-such"), "no-such"),
                         (("--include", "*.w", "--include", "no-such"), "no-such"),
                         (("--exclude", "no-such", "--include", "*.w"), "no-such"),
+                        (("--exclude", "no-such"), "no-such"),
                         (("--include", "*.w", "--exclude", "*.w"), "*.w")):
         bad(1, text, *out, *words)
     for option in ("--include", "--exclude", "--subset"):
         bad(2, option, *out, option, "")
+        for value in ("!bytes", "bytes,", ",bytes", "bytes,!scalar"):
+            if option != "--subset":
+                bad(2, value, *out, option, value)
 
 
 def case_dry_run():

@@ -280,13 +280,39 @@ static void test_subset(void **state)
         {"a*,!*b,c", "d", false}, {"a!b", "a!b", true},
         {"!", "", false},         {"!", "a", true},
         {"!!a", "!a", false},     {"!!a", "a", true},
+        {"a,!a", "a", false},     {"!a,a", "a", false},
+        {"a,a,b", "a", true},     {"ab,a", "a", true},
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        check_at(fy_subset_has(rows[i].subset, rows[i].name) == rows[i].has, "row %zu", i);
+        fy_subset subset;
+        check_at(fy_subset_create(rows[i].subset, &subset, NULL) == FERRY_OK, "row %zu", i);
+        check_at(fy_subset_has(&subset, rows[i].name) == rows[i].has, "row %zu", i);
         check_at(ferry_subset_has(rows[i].subset, rows[i].name) == rows[i].has, "row %zu", i);
+        fy_subset_cleanup(&subset);
     }
     assert_false(ferry_subset_has("*", NULL));
     assert_false(ferry_subset_has(NULL, NULL));
+}
+
+/* Of names alone the list may be as long as what it is asked about. */
+static void test_long_list(void **state)
+{
+    (void)state;
+    enum { N = 100000, BYTES = 8 };
+    char     *list   = calloc(N, BYTES), name[16];
+    size_t    length = 0;
+    fy_subset subset;
+    assert_non_null(list);
+    for (unsigned i = 0; i < N; i++) {
+        length += (size_t)sprintf(list + length, "%s%u", i == 0 ? "" : ",", 2 * i);
+    }
+    assert_int_equal(fy_subset_create(list, &subset, NULL), FERRY_OK);
+    for (unsigned i = 0; i < 2 * N; i++) {
+        sprintf(name, "%u", i);
+        check_at(fy_subset_has(&subset, name) == (i % 2 == 0), "%u", i);
+    }
+    fy_subset_cleanup(&subset);
+    free(list);
 }
 
 static const char *name_at(const void *context, size_t i)
@@ -300,16 +326,19 @@ static void test_unused(void **state)
     static const char *const names[] = {"ab", NULL, "cd"};
     static const struct {
         const char *subset;
-        const char *unused; /* NULL: none, or it is one pattern alone */
+        const char *unused; /* NULL: none, or it is one pattern alone that takes in */
     } rows[] = {{NULL, NULL},   {"x", NULL},      {"a*,c*", NULL},   {"a*,x", "x"}, {"y,a*,x", "y"},
-                {"a*,!x", "x"}, {"a*,!cd", NULL}, {"!a*,!?d", NULL}, {"a*,", ""}};
+                {"a*,!x", "x"}, {"a*,!cd", NULL}, {"!a*,!?d", NULL}, {"a*,", ""},   {"!x", "x"},
+                {"!a*", NULL},  {"ab,ab", NULL},  {"ab,cd", NULL},   {"ab,a", "a"}};
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        fy_subset_pattern found = {.length = 99};
-        bool is_found           = fy_subset_find_unused(rows[i].subset, 3, name_at, names, &found);
-        check_at(is_found == (rows[i].unused != NULL), "row %zu", i);
-        check_at(!is_found || (found.length == strlen(rows[i].unused) &&
-                               memcmp(found.text, rows[i].unused, found.length) == 0),
+        fy_subset subset;
+        check_at(fy_subset_create(rows[i].subset, &subset, NULL) == FERRY_OK, "row %zu", i);
+        const fy_subset_pattern *found = fy_subset_find_unused(&subset, 3, name_at, names);
+        check_at((found != NULL) == (rows[i].unused != NULL), "row %zu", i);
+        check_at(found == NULL || (found->length == strlen(rows[i].unused) &&
+                                   memcmp(found->text, rows[i].unused, found->length) == 0),
                  "row %zu", i);
+        fy_subset_cleanup(&subset);
     }
 }
 
@@ -320,7 +349,8 @@ int main(void)
         cmocka_unit_test(test_random_patterns), cmocka_unit_test(test_backtracking),
         cmocka_unit_test(test_number_table),    cmocka_unit_test(test_many_digits),
         cmocka_unit_test(test_random_numbers),  cmocka_unit_test(test_subset),
-        cmocka_unit_test(test_unused),          cmocka_unit_test(test_count_numbers),
+        cmocka_unit_test(test_long_list),       cmocka_unit_test(test_unused),
+        cmocka_unit_test(test_count_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

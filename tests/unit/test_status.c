@@ -110,6 +110,12 @@ static void test_control_characters(void **state)
         check_at(strlen(error.message) == 3, "byte 0x%02x", c);
         check_at((unsigned char)error.message[1] == (control ? '?' : c), "byte 0x%02x", c);
     }
+    for (int c = 0x80; c < 0xc0; c++) { /* of two bytes in UTF-8 the first of these are controls */
+        fy_fail(&error, FERRY_ERR_INVALID_INPUT, "a\xc2%cb", c);
+        const char wanted[] = {'a', (char)(c < 0xa0 ? '?' : 0xc2), (char)(c < 0xa0 ? '?' : c), 'b',
+                               0};
+        check_at(strcmp(error.message, wanted) == 0, "byte 0x%02x", c);
+    }
 }
 
 /* What is handed out is as long as the caller's struct says, and no longer than what is known. */

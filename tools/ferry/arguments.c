@@ -96,22 +96,52 @@ int parse_word(const char *name, const char *option, const option_word *words, c
     return fail_usage(name, "%s takes %s, not \"%s\"", option, all, text);
 }
 
+/* Of --include and --exclude: no piece of the list is empty or has a word of --subset's. */
+static bool is_plain_list(const char *value)
+{
+    for (const char *piece = value;; piece++) {
+        if (*piece == '\0' || *piece == ',' || *piece == '!') {
+            return false;
+        }
+        piece += strcspn(piece, ",");
+        if (*piece == '\0') {
+            return true;
+        }
+    }
+}
+
+/* Every piece of the list with the mark before it. */
+static void append_list(char *to, const char *value, const char *mark)
+{
+    for (to += strlen(to); *value != '\0';) {
+        size_t length = strcspn(value, ",");
+        to += sprintf(to, "%s%.*s%s", mark, (int)length, value, value[length] == ',' ? "," : "");
+        value += length + (value[length] == ',');
+    }
+}
+
 int add_pattern(const char *name, int option, const char *value, const char **subset_out)
 {
     static char *subset; /* until the process ends: it runs one command */
-    size_t       before = subset == NULL ? 0 : strlen(subset), bytes = before + strlen(value) + 3;
-    if (*value == '\0') {
-        return fail_usage(name, "--%s takes a pattern of names, not an empty text",
-                          option == SHARED_OPT_INCLUDE   ? "include"
-                          : option == SHARED_OPT_EXCLUDE ? "exclude"
-                                                         : "subset");
+    bool         leaves_out = option == SHARED_OPT_EXCLUDE;
+    if (option != SHARED_OPT_SUBSET && !is_plain_list(value)) {
+        return fail_usage(
+            name,
+            "%s takes patterns of names with commas between them, none empty and none "
+            "with a \"!\" before it, not \"%s\"",
+            leaves_out ? "--exclude" : "--include", value);
     }
-    char *grown = realloc(subset, bytes);
+    if (*value == '\0') {
+        return fail_usage(name, "--subset takes a pattern of names, not an empty text");
+    }
+    size_t before = subset == NULL ? 0 : strlen(subset);
+    /* At worst every byte is a comma between pieces that get a mark. */
+    char *grown = realloc(subset, before + 2 * strlen(value) + 3);
     if (grown == NULL) {
         return fail(name, "no memory for a pattern");
     }
-    snprintf(grown + before, bytes - before, "%s%s%s", before > 0 ? "," : "",
-             option == SHARED_OPT_EXCLUDE ? "!" : "", value);
+    strcpy(grown + before, before > 0 ? "," : "");
+    append_list(grown + before, value, leaves_out ? "!" : "");
     subset      = grown;
     *subset_out = subset;
     return EXIT_DONE;

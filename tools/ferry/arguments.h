@@ -65,10 +65,10 @@ enum {
 /* Of what: "destination tensors". */
 #define PATTERN_ROWS(of_what)                                                                     \
     OPTION("include", "PATTERN", SHARED_OPT_INCLUDE,                                              \
-           "only " of_what " whose names fit PATTERN (* is any text, ? one byte); may be given "   \
-           "again, for more"),                                                                    \
+           "only " of_what " whose names fit PATTERN (* is any text, ? one byte); more of them "    \
+           "with commas between, or the option again"),                                           \
     OPTION("exclude", "PATTERN", SHARED_OPT_EXCLUDE,                                              \
-           "leave out those whose names fit PATTERN; may be given again, for more"),              \
+           "leave out those whose names fit PATTERN; more of them likewise"),                     \
     OPTION("subset", "LIST", SHARED_OPT_SUBSET,                                                   \
            "the same as one list: patterns with commas between them; !PATTERN leaves out")
 /* The end of the text says what is special to the command. */

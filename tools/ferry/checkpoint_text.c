@@ -6,10 +6,14 @@
 
 #include <string.h>
 
+/* Names come from files: one '?' for a control character, of one byte or of two in UTF-8. */
 void print_name(FILE *stream, const char *name)
 {
     for (; *name != '\0'; name++) {
-        putc((unsigned char)*name < 0x20 || *name == 0x7f ? '?' : *name, stream);
+        bool is_long =
+            name[0] == '\xc2' && (unsigned char)name[1] >= 0x80 && (unsigned char)name[1] < 0xa0;
+        putc((unsigned char)*name < 0x20 || *name == 0x7f || is_long ? '?' : *name, stream);
+        name += is_long;
     }
 }
 

@@ -77,12 +77,16 @@ static ferry_status print_others(const inspected *it, ferry_error *error)
     return FERRY_OK;
 }
 
-/* The begin of a value that is long. */
+/* The begin of a value that is long, in whole characters. */
 static void print_value(const char *value)
 {
     char   text[MOST_VALUE + 1];
-    size_t length = strlen(value);
-    snprintf(text, sizeof text, "%s", value);
+    size_t length = strlen(value), shown = length < MOST_VALUE ? length : MOST_VALUE;
+    while (shown > 0 && ((unsigned char)value[shown] & 0xc0) == 0x80) {
+        shown--;
+    }
+    memcpy(text, value, shown);
+    text[shown] = '\0';
     print_name(stdout, text);
     printf(length > MOST_VALUE ? "... (%zu bytes)\n" : "\n", length);
 }

@@ -6,9 +6,11 @@
 
 #include <ferry/ferry.h>
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 const command *const commands[] = {&command_plan,    &command_draw,      &command_run,
                                    &command_reshard, &command_inspect,   &command_verify,
@@ -219,8 +221,22 @@ static int dispatch(const command *c, int argc, char **argv)
     return fail_unknown_command(argv[1]);
 }
 
+/*
+ * What the caller has closed stays closed to what is printed: the number would go to the next file
+ * or socket that is opened, and a line for people into it.
+ */
+static void hold_closed_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0) {
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
+    hold_closed_streams();
     if (argc < 2) {
         print_overview(stderr);
         return EXIT_USAGE;
