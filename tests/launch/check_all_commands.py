@@ -88,7 +88,7 @@ def case_short_options():
             (["bench", "copy", "-cx"], "unknown option -x;"),
             (["bench", "copy", "-xc"], "unknown option -x;"),
             (["bench", "copy", "-c4"], "unknown option -4;"),
-            (["bench", "copy", "-n", "4"], "--iterations does not go with copy"),
+            (["bench", "copy", "-n", "4"], "--iterations cannot be combined with copy"),
             (["bench", "copy", "-n"], "-n needs a value;"),
             (["bench", "copy", "--check=1"], "--check=1: the option takes no value;"),
             (["launch", "-n"], "-n needs a value;"), (["launch", "--tag", "-n"], "-n needs a value;"),
