@@ -21,6 +21,7 @@ import check_bench
 from check_bench import ask, good, ranks_of, start
 
 QUICK = ("--seconds", "0.001", "--sizes", "8K:16K")
+FEW = ("--warmup", "1", "--iterations", "2", "--sizes", "8K:16K")  # calls
 THREADS = ("--transport", "inproc")
 FERRY = ""
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-reduce-all-gather",
@@ -130,7 +131,7 @@ def case_threads_are_right():
     """All that have several nodes; the others are for the processes below."""
     for shape in SHAPES:
         if shape.inter_tp * shape.inter_dp > 1:
-            check_right(bench(*shape.words.split(), "-c", *THREADS, *QUICK), shape)
+            check_right(bench(*shape.words.split(), "-c", *THREADS, *FEW), shape)
 
 
 def has_ucx():
@@ -141,7 +142,7 @@ def has_ucx():
 def case_processes_are_right():
     for shape in SHAPES:
         if shape.inter_tp * shape.inter_dp == 1:
-            check_right(bench(*shape.words.split(), "--check", *QUICK), shape)
+            check_right(bench(*shape.words.split(), "--check", *FEW), shape)
 
 
 def case_processes_of_faked_nodes_are_right():
@@ -149,7 +150,7 @@ def case_processes_of_faked_nodes_are_right():
         raise cases.Skip("ucx is missing")
     env = check_bench.environment(UCX_TLS="tcp,self", UCX_NET_DEVICES="lo")
     for shape in SHAPES[6:8]:
-        check_right(bench(*shape.words.split(), "--check", *QUICK, env=env), shape)
+        check_right(bench(*shape.words.split(), "--check", *FEW, env=env), shape)
 
 
 def case_types_are_right():

@@ -67,7 +67,7 @@ bench_times bench_sort_times(double *seconds, size_t n)
 {
     qsort(seconds, n, sizeof *seconds, compare_double);
     return (bench_times){.median = seconds[n / 2],
-                         .p99    = seconds[(n - 1) * 99 / 100],
+                         .p99    = seconds[(n * 99 + 99) / 100 - 1], /* of two, the longer */
                          .least  = seconds[0],
                          .most   = seconds[n - 1]};
 }
