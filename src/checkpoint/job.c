@@ -36,7 +36,7 @@ static ferry_status check_listed(listing *l, const fy_tensor *listed, ferry_erro
     uint32_t                number = fy_ckpt_find(from, listed->name);
     if (number == FY_INDEX_NONE) {
         return fy_json_fail(&l->place, error,
-                            "has \"%s\", which is no tensor of %s; a new one needs a \"source\"",
+                            "has \"%s\", which is not a tensor of %s; a new one needs a \"source\"",
                             listed->name, from->path);
     }
     const fy_ckpt_tensor *tensor = &from->tensors[number];

@@ -159,7 +159,7 @@ void fy_ckpt_keep_others(ferry_checkpoint *checkpoint)
             continue;
         }
         if (fy_ckpt_is_safetensors(other->name)) {
-            other->left_out = "tensors that are no part of the checkpoint";
+            other->left_out = "tensors that are not part of the checkpoint";
         }
         checkpoint->others[kept++] = *other;
     }

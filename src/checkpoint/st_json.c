@@ -239,7 +239,7 @@ static ferry_status fail_string(const fy_st_cursor *cursor, size_t begin)
     if (byte < 0x20) {
         return fy_st_fail(cursor, cursor->at, "a string holds the control character 0x%02x", byte);
     }
-    return fy_st_fail(cursor, cursor->at, "a string holds bytes that are no UTF-8");
+    return fy_st_fail(cursor, cursor->at, "a string holds bytes that are not UTF-8");
 }
 
 ferry_status fy_st_take_string(fy_st_cursor *cursor, fy_st_text *text_out)

@@ -284,7 +284,8 @@ static ferry_status find_source(const ferry_spec *spec, const fy_tensor *tensor,
     }
     uint32_t number = fy_spec_find_tensor(spec, name);
     if (number == FY_NONE) {
-        return fy_json_fail(place, error, "of \"%s\" names \"%s\", which is no entry of tensors",
+        return fy_json_fail(place, error,
+                            "of \"%s\" names \"%s\", which is not an entry of tensors",
                             tensor->name, name);
     }
     const fy_tensor *source = &spec->tensors[number];

@@ -78,8 +78,8 @@ static void set_options(session *s, const ferry_build_schedule_options *options)
     }
     if (own.rule > FERRY_SCHEDULE_FIRST_FIT_HALF || own.duplex > FERRY_DUPLEX_HALF) {
         s->status = fy_fail(&s->error, FERRY_ERR_MISUSE,
-                            "options of a schedule: %u is not a ferry_schedule_rule or %u no "
-                            "ferry_duplex",
+                            "options of a schedule: %u is not a ferry_schedule_rule or %u is not "
+                            "a ferry_duplex",
                             own.rule, own.duplex);
         return;
     }

@@ -55,7 +55,7 @@ static ferry_status read_part(ferry_service *service, fy_channel *channel, fy_re
                            : channel->relayed_receives[place - channel->n_receives];
     uint64_t all     = service->registry.receives.items[receive].bytes;
     if (first > all || bytes > all - first || bytes == 0) {
-        return garbled(channel, "a part is no part of its task", error);
+        return garbled(channel, "a part is not part of its task", error);
     }
     return fy_lane_part(&channel->in, receive, (uint32_t)place, first, bytes, error);
 }

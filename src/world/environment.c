@@ -216,7 +216,7 @@ static ferry_status check_listener(int fd, uint16_t *port_out, ferry_error *erro
                getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &int_bytes) != 0) {
         fault = "is not a socket";
     } else if (kind != SOCK_STREAM || (name.ss_family != AF_INET && name.ss_family != AF_INET6)) {
-        fault = "is no TCP socket";
+        fault = "is not a TCP socket";
     } else if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_bytes) != 0 ||
                listens == 0) {
         fault = "is a socket that does not listen";

@@ -397,7 +397,7 @@ static void test_inherited_is_none(void **state)
     assert_int_equal(fy_listen("127.0.0.1", 0, &fd, &port, NULL), FERRY_OK);
     check_inherited(pipes[0], 5000, "is not a socket; unset it to let rank 0 open a socket itself");
     check_inherited(idle, 5000, "is a socket that does not listen");
-    check_inherited(datagrams, 5000, "is no TCP socket");
+    check_inherited(datagrams, 5000, "is not a TCP socket");
     check_inherited(65535, 5000,
                     "FERRY_LISTEN_FD is 65535, but that descriptor is not open here: what stands "
                     "between the launcher and this program closed it");

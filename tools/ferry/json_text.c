@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How many bytes the character at text has; 0: these bytes are no UTF-8. */
+/* How many bytes the character at text has; 0: these bytes are not UTF-8. */
 static size_t character_bytes(const unsigned char *text)
 {
     static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -279,7 +279,7 @@ class Refit:
         unknown = sorted(set(options) - _OPTIONS)
         if unknown:
             raise InvalidInput(
-                f"{unknown[0]!r} is no option of a refit: there are {', '.join(sorted(_OPTIONS))}"
+                f"{unknown[0]!r} is not an option of a refit: there are {', '.join(sorted(_OPTIONS))}"
             )
         if world is None and options.get("service") is not None:
             world = options["service"]._world

@@ -622,7 +622,7 @@ static PyObject *resolve(ferry_param_metadata *metadata, PyObject *base, PyObjec
 static bool dict_or_none(PyObject *prefixes)
 {
     if (prefixes != Py_None && !PyDict_Check(prefixes)) {
-        fp_raise(FERRY_ERR_INVALID_INPUT, "layer_module_prefix_map is no dict");
+        fp_raise(FERRY_ERR_INVALID_INPUT, "layer_module_prefix_map is not a dict");
         return false;
     }
     return true;

@@ -443,7 +443,7 @@ class FirstSteps(unittest.TestCase):
                      lambda: ferry.MixedCommHandler(*[None] * 10, "f32", "cuda:0"))
         self.refused(ferry.InvalidInput, "give a dict of names",
                      lambda: ferry.refit([new], {"w": new}, SPEC))
-        self.refused(ferry.InvalidInput, "'chekcsum' is no option of a refit: there are checksum",
+        self.refused(ferry.InvalidInput, "'chekcsum' is not an option of a refit: there are checksum",
                      lambda: ferry.refit({"w": new}, {"w": new}, SPEC, chekcsum="end"))
 
     def test_ranks(self):
