@@ -56,8 +56,27 @@ typedef struct ferry_plan_options {
         sizeof(ferry_plan_options), FERRY_REPLICA_BALANCED, NULL, NULL, 0                          \
     }
 
-/* Whether a subset, as in ferry_plan_options, takes this name: for who lists tensors himself. */
-FERRY_API bool ferry_subset_has(const char *subset, const char *name);
+/*
+ * A subset, as in ferry_plan_options, for callers that list tensors themselves. It is made once and
+ * asked for each name, so both lists may be long.
+ */
+typedef struct ferry_subset ferry_subset;
+
+/* list is copied; NULL: every name is in. */
+FERRY_API ferry_status ferry_subset_create(const char *list, ferry_subset **subset_out,
+                                           ferry_error *error);
+FERRY_API void         ferry_subset_destroy(ferry_subset *subset); /* NULL is allowed */
+/* Whether the subset has this name. Of NULL for either: the name is in, or is not. */
+FERRY_API bool ferry_subset_has(const ferry_subset *subset, const char *name);
+
+/* Name i of those that there are; NULL fits nothing. */
+typedef const char *(*ferry_subset_name_fn)(const void *context, size_t i);
+/*
+ * FERRY_ERR_INVALID_INPUT, with the pattern, where one fits none of n names: it is misspelt, and
+ * nothing else would show it. One that stands alone and has no '!' may fit none.
+ */
+FERRY_API ferry_status ferry_subset_check(ferry_subset *subset, size_t n, ferry_subset_name_fn name,
+                                          const void *context, ferry_error *error);
 
 /* One box of one tensor from one rank to another, or to itself. */
 typedef struct ferry_move {

@@ -97,22 +97,6 @@ bool fy_subset_has(const fy_subset *subset, const char *name)
     return has_one || !subset->wants_one;
 }
 
-bool fy_subset_list_has(const char *list, const char *name)
-{
-    size_t length    = strlen(name);
-    bool   wants_one = false, has_one = false;
-    while (list != NULL) {
-        fy_subset_pattern pattern = take_pattern(&list);
-        bool              fits    = fy_glob_match(pattern.text, pattern.length, name, length);
-        if (fits && pattern.leaves_out) {
-            return false;
-        }
-        wants_one = wants_one || !pattern.leaves_out;
-        has_one   = has_one || fits;
-    }
-    return has_one || !wants_one;
-}
-
 static void mark_used(fy_subset *subset, const char *name)
 {
     size_t          length = strlen(name);

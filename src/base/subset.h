@@ -37,8 +37,6 @@ ferry_status fy_subset_create(const char *list, fy_subset *subset_out, ferry_err
 void         fy_subset_cleanup(fy_subset *subset);
 
 bool fy_subset_has(const fy_subset *subset, const char *name);
-/* The same for one name, of a list that was not made ready; all of it is gone over. */
-bool fy_subset_list_has(const char *list, const char *name);
 
 /*
  * The first pattern that none of n names fits: it is wrong, and nothing else would show it. But one

@@ -287,11 +287,42 @@ static void test_subset(void **state)
         fy_subset subset;
         check_at(fy_subset_create(rows[i].subset, &subset, NULL) == FERRY_OK, "row %zu", i);
         check_at(fy_subset_has(&subset, rows[i].name) == rows[i].has, "row %zu", i);
-        check_at(ferry_subset_has(rows[i].subset, rows[i].name) == rows[i].has, "row %zu", i);
         fy_subset_cleanup(&subset);
     }
-    assert_false(ferry_subset_has("*", NULL));
+}
+
+static const char *name_of(const void *context, size_t i)
+{
+    return ((const char *const *)context)[i];
+}
+
+static void test_public_subset(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"a.w", NULL, "b.w"};
+    ferry_subset            *subset;
+    ferry_error              error;
+    char                     list[] = "a.*,!b.w";
+    assert_int_equal(ferry_subset_create(list, &subset, &error), FERRY_OK);
+    memset(list, 'x', sizeof list - 1); /* it was copied */
+    assert_true(ferry_subset_has(subset, "a.w"));
+    assert_false(ferry_subset_has(subset, "b.w"));
+    assert_false(ferry_subset_has(subset, NULL));
+    assert_int_equal(ferry_subset_check(subset, 3, name_of, names, &error), FERRY_OK);
+    assert_int_equal(ferry_subset_check(NULL, 3, name_of, names, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_subset_check(subset, 3, NULL, names, &error), FERRY_ERR_MISUSE);
+    ferry_subset_destroy(subset);
+    assert_int_equal(ferry_subset_create("a.*,!b.w", &subset, &error), FERRY_OK);
+    assert_int_equal(ferry_subset_check(subset, 2, name_of, names, &error),
+                     FERRY_ERR_INVALID_INPUT);
+    assert_string_equal(error.message, "no tensor fits \"b.w\"");
+    ferry_subset_destroy(subset);
+    assert_int_equal(ferry_subset_create(NULL, &subset, &error), FERRY_OK);
+    assert_true(ferry_subset_has(subset, "c") && ferry_subset_has(NULL, "c"));
     assert_false(ferry_subset_has(NULL, NULL));
+    ferry_subset_destroy(subset);
+    ferry_subset_destroy(NULL);
+    assert_int_equal(ferry_subset_create("a", NULL, &error), FERRY_ERR_MISUSE);
 }
 
 /* Of names alone the list may be as long as what it is asked about. */
@@ -349,8 +380,8 @@ int main(void)
         cmocka_unit_test(test_random_patterns), cmocka_unit_test(test_backtracking),
         cmocka_unit_test(test_number_table),    cmocka_unit_test(test_many_digits),
         cmocka_unit_test(test_random_numbers),  cmocka_unit_test(test_subset),
-        cmocka_unit_test(test_long_list),       cmocka_unit_test(test_unused),
-        cmocka_unit_test(test_count_numbers),
+        cmocka_unit_test(test_long_list),       cmocka_unit_test(test_public_subset),
+        cmocka_unit_test(test_unused),          cmocka_unit_test(test_count_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,35 +122,22 @@ ferry_status inspect_tensor_at(const inspected *it, size_t index, inspect_tensor
 
 /* ---- which tensors ---- */
 
-static bool fits_one(const inspected *it, const char *pattern)
+/* Only names last: what else there is of a tensor is overwritten by the next. */
+static const char *name_at(const void *context, size_t i)
 {
     inspect_tensor tensor;
-    for (size_t i = 0; i < it->totals.n_tensors; i++) {
-        if (tensor_at(it, i, &tensor, NULL) == FERRY_OK && ferry_subset_has(pattern, tensor.name)) {
-            return true;
-        }
-    }
-    return false;
+    return tensor_at(context, i, &tensor, NULL) == FERRY_OK ? tensor.name : NULL;
 }
 
-/* One that fits nothing is a mistake that a shorter list would hide. */
+/* A pattern that fits nothing is a mistake that a shorter list would hide. */
 static ferry_status check_patterns(const inspected *it, const inspect_request *r,
                                    ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
-    char        *all = strdup(r->subset), *rest = all, *pattern;
-    if (all == NULL) {
-        return inspect_no_memory(error);
+    ferry_error  why;
+    ferry_status status = ferry_subset_check(it->subset, it->totals.n_tensors, name_at, it, &why);
+    if (status != FERRY_OK) {
+        snprintf(error->message, sizeof error->message, "%s: %.400s", r->path, why.message);
     }
-    while (status == FERRY_OK && (pattern = strsep(&rest, ",")) != NULL) {
-        pattern += *pattern == '!';
-        if (!fits_one(it, pattern)) {
-            snprintf(error->message, sizeof error->message, "%s: no tensor fits \"%.200s\"",
-                     r->path, pattern);
-            status = FERRY_ERR_INVALID_INPUT;
-        }
-    }
-    free(all);
     return status;
 }
 
@@ -161,10 +148,11 @@ ferry_status inspect_choose(inspected *it, const inspect_request *r, ferry_error
     if (it->chosen == NULL) {
         return inspect_no_memory(error);
     }
+    status = ferry_subset_create(r->subset, &it->subset, error);
     for (size_t i = 0; i < it->totals.n_tensors && status == FERRY_OK; i++) {
         inspect_tensor tensor;
         status = tensor_at(it, i, &tensor, error);
-        if (status == FERRY_OK && ferry_subset_has(r->subset, tensor.name)) {
+        if (status == FERRY_OK && ferry_subset_has(it->subset, tensor.name)) {
             it->chosen[it->n_chosen++] = i;
             it->chosen_bytes += tensor.bytes;
         }
@@ -263,6 +251,7 @@ static ferry_status show_plan(const inspect_request *r, ferry_error *error)
         status = print_it(r, &it, error);
     }
     free(it.chosen);
+    ferry_subset_destroy(it.subset);
     inspect_plan_close(&plan);
     return status;
 }
@@ -287,6 +276,7 @@ static ferry_status show_checkpoint(const inspect_request *r, ferry_error *error
     }
     free(it.stats);
     free(it.chosen);
+    ferry_subset_destroy(it.subset);
     ferry_checkpoint_destroy(checkpoint);
     return status;
 }

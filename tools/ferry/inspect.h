@@ -3,6 +3,7 @@
 #define FERRY_TOOL_INSPECT_H
 
 #include <ferry/checkpoint.h>
+#include <ferry/plan.h>
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,7 +43,8 @@ typedef struct inspected {
     const ferry_checkpoint  *checkpoint; /* or NULL: then it is the plan */
     ferry_checkpoint_totals  totals;     /* of either; of a plan, without files */
     const inspect_plan      *plan;
-    ferry_tensor_statistics *stats; /* [totals.n_tensors] with --stats, else NULL */
+    ferry_tensor_statistics *stats;  /* [totals.n_tensors] with --stats, else NULL */
+    ferry_subset            *subset; /* of names that were asked for */
     /* The tensors that were asked for, by their numbers in what is inspected. */
     size_t  *chosen;
     size_t   n_chosen;

@@ -15,8 +15,8 @@
 typedef ferry_status (*shard_visitor)(void *context, const ferry_checkpoint_file *file,
                                       const ferry_checkpoint_shard *shard);
 
-static ferry_status visit_shards(const inspected *it, const inspect_request *r,
-                                 shard_visitor visitor, void *context, ferry_error *error)
+static ferry_status visit_shards(const inspected *it, shard_visitor visitor, void *context,
+                                 ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     for (size_t f = 0; f < it->totals.n_files && status == FERRY_OK; f++) {
@@ -25,7 +25,7 @@ static ferry_status visit_shards(const inspected *it, const inspect_request *r,
         for (size_t i = 0; i < file.n_tensors && status == FERRY_OK; i++) {
             ferry_checkpoint_shard shard = FERRY_CHECKPOINT_SHARD_INIT;
             status = ferry_checkpoint_shard_at(it->checkpoint, f, i, &shard, error);
-            if (status == FERRY_OK && ferry_subset_has(r->subset, shard.tensor)) {
+            if (status == FERRY_OK && ferry_subset_has(it->subset, shard.tensor)) {
                 status = visitor(context, &file, &shard);
             }
         }
@@ -139,7 +139,7 @@ static ferry_status print_checksums(const inspected *it, const inspect_request *
 {
     shard_count  count = {0};
     char         text[2][UNIT_TEXT_BYTES];
-    ferry_status status = visit_shards(it, r, count_shard, &count, error);
+    ferry_status status = visit_shards(it, count_shard, &count, error);
     if (status != FERRY_OK) {
         return status;
     }
@@ -154,7 +154,7 @@ static ferry_status print_checksums(const inspected *it, const inspect_request *
         return FERRY_OK;
     }
     printf("%s  %-16s  %12s  name\n", it->totals.is_sharded ? "      rank" : "", "xxh3", "bytes");
-    return visit_shards(it, r, print_shard, (void *)(uintptr_t)it, error);
+    return visit_shards(it, print_shard, (void *)(uintptr_t)it, error);
 }
 
 ferry_status inspect_print_about(const inspected *it, const inspect_request *request,
@@ -243,12 +243,12 @@ ferry_status inspect_print_about_json(const inspected *it, const inspect_request
         status = print_metadata_json(it, error);
     }
     if (status == FERRY_OK) {
-        status = visit_shards(it, request, count_shard, &count, error);
+        status = visit_shards(it, count_shard, &count, error);
     }
     printf(",\n\"checksums\":%" PRIu64, count.n_recorded);
     if (status == FERRY_OK && request->checksums) {
         printf(",\n\"shards\":[");
-        status = visit_shards(it, request, print_shard_json, &list, error);
+        status = visit_shards(it, print_shard_json, &list, error);
         printf("]");
     }
     return status;
