@@ -42,7 +42,6 @@ bool         plan_is_saved(const char *path);
 ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
                        ferry_error *error);
 
-
 /* For people, on stdout. EXIT_DONE, or EXIT_FAILED after a sentence on stderr. */
 int plan_print_table(const plan_request *request, const ferry_plan *plan);
 int plan_print_schedule(const plan_request *request, const ferry_plan *plan,
