@@ -127,7 +127,7 @@ struct ferry_service {
     bool                  is_dirty;     /* what a failed run has put may be under way */
     ferry_ledger         *ledger;       /* for the next schedule, or NULL */
     ferry_ledger         *kept;         /* of an exec that went; NULL while there is one */
-    bool                  refuses; /* the next collective call, for this reason */
+    bool                  refuses;      /* the next collective call, for this reason */
     ferry_error           refusal;
     ferry_progress_fn     progress;
     void                 *progress_context;

@@ -58,7 +58,7 @@ void         fy_meet_file_done(const char *path);
 ferry_status fy_meet_bootstrap(fy_meeting *meeting, const ferry_bootstrap *bootstrap,
                                const fy_settings *settings, ferry_error *error);
 /* Through the PMIx plugin. Offered: the variables that mpirun and srun set are there. */
-bool         fy_pmix_offered(void);
+bool fy_pmix_offered(void);
 /* What rank 0 published there, into the meeting: its key and addresses, or its own failure. */
 ferry_status fy_pmix_take_root(fy_meeting *meeting, const fy_settings *settings, const char *text,
                                ferry_error *error);

@@ -95,8 +95,8 @@ ferry_status fy_pmix_take_root(fy_meeting *meeting, const fy_settings *settings,
 {
     if (strncmp(text, fail_word, sizeof fail_word - 1) == 0) {
         char         *sentence;
-        unsigned long status = strtoul(text + sizeof fail_word - 1, &sentence, 10);
-        bool is_known = status != FERRY_OK && status <= FY_LAST_STATUS;
+        unsigned long status   = strtoul(text + sizeof fail_word - 1, &sentence, 10);
+        bool          is_known = status != FERRY_OK && status <= FY_LAST_STATUS;
         return fy_fail(error, is_known ? (ferry_status)status : FERRY_ERR_IO, "rank 0:%s",
                        sentence);
     }

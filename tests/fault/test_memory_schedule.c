@@ -496,7 +496,7 @@ static void test_building(void **state)
 
 int main(int argc, char **argv)
 {
-    is_long = argc > 1 && strcmp(argv[1], "--long") == 0;
+    is_long                         = argc > 1 && strcmp(argv[1], "--long") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_inputs),   cmocka_unit_test(test_schedules),
         cmocka_unit_test(test_plans),    cmocka_unit_test(test_simulations),

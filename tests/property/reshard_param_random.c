@@ -1,7 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The planner of one parameter against maps made element by element: strides, packed blocks of two to five
- * components, row to column, both ways between 1 and 6 ranks. And the reference's choice of a source.
+ * The planner of one parameter against maps made element by element: strides, packed blocks of two
+ * to five components, row to column, both ways between 1 and 6 ranks. And the reference's choice of
+ * a source.
  */
 #include <ferry/ferry.h>
 
@@ -46,13 +47,13 @@ static const uint64_t shape[2] = {LENGTH, OTHER};
 /* Block after block; in each, segment j of n * stride belongs to rank j mod n. */
 static void fill_map(side *s)
 {
-    uint64_t extent = shape[s->dim], local[MAX_PARTS] = {0}, base = 0;
-    uint64_t whole[1] = {extent / s->n};
-    const uint64_t *blocks = s->n_blocks > 0 ? s->blocks : whole;
+    uint64_t        extent = shape[s->dim], local[MAX_PARTS] = {0}, base = 0;
+    uint64_t        whole[1] = {extent / s->n};
+    const uint64_t *blocks   = s->n_blocks > 0 ? s->blocks : whole;
     for (size_t b = 0; b < (s->n_blocks > 0 ? s->n_blocks : 1); b++) {
         uint64_t size = blocks[b] * s->n, segment = size / (s->n * s->stride);
         for (uint64_t i = 0; i < size; i++) {
-            uint32_t rank                     = (uint32_t)(i / segment % s->n);
+            uint32_t rank                  = (uint32_t)(i / segment % s->n);
             s->global[rank][local[rank]++] = base + i;
         }
         base += size;
@@ -68,12 +69,12 @@ static void make_side(side *s, uint32_t first, uint32_t dim)
     s->dim    = dim;
     s->stride = 1 + pick(3);
     CHECK(ferry_group_create_range(first, 1, s->n, &s->group, &error) == FERRY_OK);
-    s->metadata           = (ferry_param_metadata)FERRY_PARAM_METADATA_INIT;
+    s->metadata             = (ferry_param_metadata)FERRY_PARAM_METADATA_INIT;
     ferry_param_metadata *m = &s->metadata;
-    m->name               = "layer.weight";
-    m->n_dims             = 2;
-    m->shape[0]           = shape[0];
-    m->shape[1]           = shape[1];
+    m->name                 = "layer.weight";
+    m->n_dims               = 2;
+    m->shape[0]             = shape[0];
+    m->shape[1]             = shape[1];
     m->shape[dim] /= s->n;
     m->is_tp                       = s->n > 1 || pick(2) == 0;
     m->partition_dim               = dim;
@@ -153,7 +154,7 @@ static void check_receiver(const side *src, const side *dst, uint32_t rank)
 static void run_cut(void)
 {
     static side src, dst;
-    uint32_t    dim = pick(2);
+    uint32_t    dim  = pick(2);
     bool        turn = pick(4) == 0;
     make_side(&src, 3, dim);
     make_side(&dst, 20, turn ? 1 - dim : dim);
@@ -171,7 +172,7 @@ static void run_cut(void)
     ferry_sharding_descriptor d = FERRY_SHARDING_DESCRIPTOR_INIT;
     size_t                    n;
     ferry_transfers          *none;
-    ferry_param_metadata      unknown = src.metadata;
+    ferry_param_metadata      unknown   = src.metadata;
     unknown.tensor_parallel_group_ranks = NULL;
     CHECK(ferry_build_descriptors_for_param(&unknown, &dst.metadata, &d, &n, &error) == FERRY_OK);
     CHECK(n == 0);
@@ -196,7 +197,7 @@ static void run_choice(void)
     ferry_group                *groups[MOST], *to;
     ferry_param_metadata        sources[64], destination = FERRY_PARAM_METADATA_INIT;
     const ferry_param_metadata *list[64];
-    uint32_t n_groups = 2 + pick(MOST - 1), n_sources = 0, first[MOST];
+    uint32_t                    n_groups = 2 + pick(MOST - 1), n_sources = 0, first[MOST];
     for (uint32_t g = 0; g < n_groups; g++) {
         first[g] = (g * 7 + 3) % 16 * 10; /* the order of the tuples is not the order of g */
         CHECK(ferry_group_create_range(first[g], 1 + pick(2), 3, &groups[g], &error) == FERRY_OK);
@@ -217,7 +218,8 @@ static void run_choice(void)
     }
     CHECK(ferry_select_source_balanced(list, n_sources, &destination, rank, &chosen, &error) ==
           FERRY_OK);
-    /* The bucket: the group that (index mod n) groups are before. Its first entry: none before it. */
+    /* The bucket: the group that (index mod n) groups are before. Its first entry: none before it.
+     */
     uint32_t before = 0, group = sources[chosen].owner_rank;
     for (uint32_t g = 0; g < n_groups; g++) {
         before += first[g] < group;

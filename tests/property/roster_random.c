@@ -1,9 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random models and parallel sizes, described twice: as a spec with a mesh and rules, and as what each rank
- * says of its own parameters. Both ways must give one plan, and planning among ranks (centralized and
- * local, over an exchange between threads) must give each rank its part of it. Both ways also give the ranks
- * the same shards, and the same plan, or none, when ranks are lost.
+ * Random models and parallel sizes, described twice: as a spec with a mesh and rules, and as what
+ * each rank says of its own parameters. Both ways must give one plan, and planning among ranks
+ * (centralized and local, over an exchange between threads) must give each rank its part of it.
+ * Both ways also give the ranks the same shards, and the same plan, or none, when ranks are lost.
  */
 #include <ferry/ferry.h>
 #include <ferry/shard.h>
@@ -78,7 +78,8 @@ static size_t add_tensors(char *text, size_t used)
                     snprintf(number, sizeof number, "%u", e);
                 }
                 used += (size_t)sprintf(
-                    text + used, "%s{\"name\":\"layers.%u.%s%s\",\"dtype\":\"bf16\",\"shape\":[%llu",
+                    text + used,
+                    "%s{\"name\":\"layers.%u.%s%s\",\"dtype\":\"bf16\",\"shape\":[%llu",
                     used > 0 && text[used - 1] == '}' ? "," : "", layer, kinds[k].name, number,
                     (unsigned long long)kinds[k].shape[0]);
                 if (kinds[k].n_dims == 2) {
@@ -105,7 +106,8 @@ static size_t add_side(char *text, size_t used, const char *name, const side *s)
         "{\"match\":\"*.qkv.weight\",\"shard\":[{\"dim\":0,\"axis\":\"tp\"}]},"
         "{\"match\":\"*.proj.weight\",\"shard\":[{\"dim\":1,\"axis\":\"tp\"}]},"
         "{\"match\":\"*.fc1.weight\",\"shard\":[{\"dim\":0,\"axis\":\"tp\",\"stride\":2}]},"
-        "{\"match\":\"*.in_proj.weight\",\"shard\":[{\"dim\":0,\"axis\":\"tp\",\"blocks\":[48,24]}]},"
+        "{\"match\":\"*.in_proj.weight\",\"shard\":[{\"dim\":0,\"axis\":\"tp\",\"blocks\":[48,24]}]"
+        "},"
         "{\"match\":\"*.experts.*\",\"shard\":[{\"dim\":0,\"axis\":\"tp\"}]},"
         "{\"match\":\"*\"}]}");
     return used;
@@ -158,11 +160,11 @@ static ferry_group *group_of(const side *s, place p, int mask)
     return group;
 }
 
-static void add_param(ferry_model *model, const side *s, place p, const kind *k, uint32_t local_layer,
-                      uint32_t local_expert, const ferry_prefix_map *map)
+static void add_param(ferry_model *model, const side *s, place p, const kind *k,
+                      uint32_t local_layer, uint32_t local_expert, const ferry_prefix_map *map)
 {
     char     name[64], resolved[FERRY_NAME_BYTES];
-    uint64_t sizes[2] = {48 / s->tp, 24 / s->tp};
+    uint64_t sizes[2]  = {48 / s->tp, 24 / s->tp};
     uint64_t n_experts = N_EXPERTS;
     snprintf(name, sizeof name, k->expert ? "layers.%u.%s%u" : "layers.%u.%s", local_layer, k->name,
              local_expert);
@@ -184,7 +186,7 @@ static void add_param(ferry_model *model, const side *s, place p, const kind *k,
     groups.tensor_parallel      = group_of(s, p, 4);
     groups.expert_parallel      = group_of(s, p, 2);
     groups.data_parallel        = group_of(s, p, k->expert ? 1 : k->dim < 0 ? 7 : 3);
-    ferry_param_metadata m = FERRY_PARAM_METADATA_INIT;
+    ferry_param_metadata m      = FERRY_PARAM_METADATA_INIT;
     CHECK(ferry_extract_param_metadata(&param, name, rank_at(s, p), &groups, &n_experts, &m,
                                        &error) == FERRY_OK);
     CHECK(ferry_assign_resolved_name(&m, map, resolved, &error) == FERRY_OK);
@@ -247,21 +249,21 @@ typedef struct hub {
 } hub;
 
 typedef struct member {
-    hub                  *h;
-    uint32_t              rank;
-    const ferry_model    *src, *dst;
-    ferry_plan_options    options;
-    bool                  local;
-    ferry_status          status;
-    ferry_error           error;
-    ferry_reshard_plan   *plan;
+    hub                *h;
+    uint32_t            rank;
+    const ferry_model  *src, *dst;
+    ferry_plan_options  options;
+    bool                local;
+    ferry_status        status;
+    ferry_error         error;
+    ferry_reshard_plan *plan;
 } member;
 
 static int all_gather(void *context, const void *bytes, size_t n_bytes, const void **all_out,
                       const size_t **lengths_out)
 {
-    member *m = context;
-    hub    *h = m->h;
+    member *m           = context;
+    hub    *h           = m->h;
     h->bytes[m->rank]   = bytes;
     h->lengths[m->rank] = n_bytes;
     if (pthread_barrier_wait(&h->barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
@@ -308,8 +310,8 @@ typedef struct move_list {
 
 static ferry_status collect(void *context, const ferry_move *move)
 {
-    move_list *list = context;
-    list->moves     = realloc(list->moves, (list->n + 1) * sizeof *list->moves);
+    move_list *list        = context;
+    list->moves            = realloc(list->moves, (list->n + 1) * sizeof *list->moves);
     list->moves[list->n++] = *move;
     return FERRY_OK;
 }
@@ -355,7 +357,7 @@ static void compare_op(const ferry_transfer_op *op, const ferry_move *move, bool
 
 static void compare_ops(const ferry_plan *plan, uint32_t rank, const ferry_reshard_plan *own)
 {
-    move_list all = {0};
+    move_list all     = {0};
     size_t    n_sends = 0, n_recvs = 0;
     char      x[33], y[33], text[256];
     ferry_plan_digest(plan, x);
@@ -387,8 +389,8 @@ static void plan_among_ranks(const ferry_plan *plan, uint32_t n_ranks, ferry_mod
     pthread_t threads[MAX_WORLD];
     pthread_barrier_init(&h.barrier, NULL, n_ranks);
     for (uint32_t r = 0; r < n_ranks; r++) {
-        members[r] = (member){.h = &h, .rank = r, .src = src[r], .dst = dst[r],
-                              .options = options, .local = local};
+        members[r] = (member){
+            .h = &h, .rank = r, .src = src[r], .dst = dst[r], .options = options, .local = local};
         pthread_create(&threads[r], NULL, run_member, &members[r]);
     }
     for (uint32_t r = 0; r < n_ranks; r++) {
@@ -411,12 +413,11 @@ typedef struct held {
 
 static ferry_status describe_shard(void *context, const ferry_shard *shard)
 {
-    held        *h    = context;
-    char        *line = malloc(4096);
-    int          used = sprintf(line, "%s bits %u bytes %llu flat %d [%llu, %llu)", shard->tensor,
-                                shard->dtype.element_bits, (unsigned long long)shard->bytes,
-                                shard->is_flat, (unsigned long long)shard->flat_begin,
-                                (unsigned long long)shard->flat_end);
+    held        *h      = context;
+    char        *line   = malloc(4096);
+    int          used   = sprintf(line, "%s bits %u bytes %llu flat %d [%llu, %llu)", shard->tensor,
+                                  shard->dtype.element_bits, (unsigned long long)shard->bytes, shard->is_flat,
+                                  (unsigned long long)shard->flat_begin, (unsigned long long)shard->flat_end);
     ferry_origin origin = FERRY_ORIGIN_INIT;
     if (ferry_shard_origin_count(shard) > 0) {
         CHECK(ferry_shard_origin_at(shard, 0, &origin, &error) == FERRY_OK);
@@ -500,17 +501,20 @@ static unsigned long long n_planned_again;
 static side random_side(uint32_t first)
 {
     static const uint32_t tps[] = {1, 2, 4}, eps[] = {1, 2};
-    return (side){.first = first, .pp = 1 + pick(2), .dp = 1 + pick(2), .ep = eps[pick(2)],
-                  .tp = tps[pick(3)]};
+    return (side){.first = first,
+                  .pp    = 1 + pick(2),
+                  .dp    = 1 + pick(2),
+                  .ep    = eps[pick(2)],
+                  .tp    = tps[pick(3)]};
 }
 
 static void run_seed(unsigned long long seed)
 {
-    current_seed = seed;
-    state        = seed * 0x9e3779b97f4a7c15u + 1;
-    n_layers     = 2 + pick(2);
-    side     src = random_side(pick(3)), dst = random_side(pick(2) == 0 ? 0 : 20 + pick(9));
-    uint32_t n_ranks = world_of(&src) > world_of(&dst) ? world_of(&src) : world_of(&dst);
+    current_seed     = seed;
+    state            = seed * 0x9e3779b97f4a7c15u + 1;
+    n_layers         = 2 + pick(2);
+    side         src = random_side(pick(3)), dst = random_side(pick(2) == 0 ? 0 : 20 + pick(9));
+    uint32_t     n_ranks = world_of(&src) > world_of(&dst) ? world_of(&src) : world_of(&dst);
     ferry_model *src_models[MAX_WORLD] = {NULL}, *dst_models[MAX_WORLD] = {NULL};
     ferry_spec  *spec = make_spec(&src, &dst);
     make_models(&src, src_models);
@@ -551,8 +555,9 @@ int main(int argc, char **argv)
     for (unsigned long long seed = first; seed < first + count; seed++) {
         run_seed(seed);
     }
-    printf("%llu seeds from %llu: both descriptions and both ways of planning agree; %llu plans were "
-           "made again without ranks\n",
-           count, first, n_planned_again);
+    printf(
+        "%llu seeds from %llu: both descriptions and both ways of planning agree; %llu plans were "
+        "made again without ranks\n",
+        count, first, n_planned_again);
     return 0;
 }
