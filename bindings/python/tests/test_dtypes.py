@@ -183,7 +183,7 @@ class Plans(unittest.TestCase):
                     service.register_send(5, b"abcd", 5, 0, 0)
 
     def test_an_option_that_is_misspelt(self):
-        with self.assertRaisesRegex(ferry.InvalidInput, "'checksums' is no option.*checksum"):
+        with self.assertRaisesRegex(ferry.InvalidInput, "'checksums' is not an option.*checksum"):
             ferry.refit({"w": bytes(N)}, {"w": bytearray(N)}, alone("u8"), checksums="end")
 
     def test_names(self):
