@@ -490,6 +490,9 @@ def all_gone(pids):
         time.sleep(0.01)
 
 
+LATE = "ranks that did not end by themselves were killed"
+
+
 def hurt(number, victim, delay, *words, deadline=FAR_S):
     """(status, stderr) of a run whose rank gets a signal after a while."""
     before = shared_files()
@@ -510,7 +513,8 @@ def case_rank_is_killed():
         words = ("--memory", "malloc") if (round + round // 4) % 2 else ("--paths", "staged")
         status, err = hurt(signal.SIGKILL, victim, 0.5 * rng.random(), *words)
         assert status == 1 and "rank %d " % victim in err, (status, err)
-        assert err.count("\n") == 1, err
+        # On a busy machine others need more than the launcher's five seconds to end.
+        assert err.count("\n") == 1 or LATE in err and err.count("\n") == 2, err
 
 
 def case_rank_is_stopped():
