@@ -7,6 +7,7 @@ What is in the files that they write is looked at elsewhere. Prints the name of 
 with its reason and exits 1.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -515,6 +516,17 @@ def case_resume():
     subprocess.run(["rm", "-rf", new], check=True)
     status, err = hurt("EIO", 6, "write", *words)
     assert status == 1 and err.count("\n") == 1 and "the same command goes on" in err, err
+    assert 0 < json.loads(good(*words, "--json"))["resumed_bytes"], left_over()
+
+
+def case_another_run_writes_it():
+    """What that one has done is not for this one to go on with."""
+    words = reshard_words()
+    assert hurt("kill", 6, "write", *words) == (128 + 9, "")
+    with open(FOLDER / ".new.ferry-partial" / ".ferry-lock", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        status, out, err = ask(*words)
+    assert (status, out) == (1, "") and "another run" in err and "goes on" not in err, err
     assert 0 < json.loads(good(*words, "--json"))["resumed_bytes"], left_over()
 
 

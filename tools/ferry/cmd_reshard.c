@@ -98,16 +98,18 @@ static const char *tell_left(const reshard_request *r, char *text, size_t text_b
     return text;
 }
 
-/* In one sentence: what happened, and how to go on. */
-static int fail_run(const reshard_request *r, const char *sentence)
+/* In one sentence: what happened, and how to go on. What a run that never began found in its place
+ * is another's. */
+static int fail_run(const reshard_request *r, const char *sentence, bool has_begun)
 {
     char left[2 * FERRY_ERROR_BYTES], whole[3 * FERRY_ERROR_BYTES];
-    snprintf(whole, sizeof whole, "%s%s", sentence, tell_left(r, left, sizeof left));
+    snprintf(whole, sizeof whole, "%s%s", sentence,
+             has_begun ? tell_left(r, left, sizeof left) : "");
     return fail("reshard", whole);
 }
 
 static ferry_status write_result(const reshard_request *r, ferry_reshard *reshard,
-                                 ferry_reshard_result *result_out, ferry_error *error)
+                                 reshard_report *report, ferry_error *error)
 {
     work_watch                watch;
     ferry_reshard_run_options options = FERRY_RESHARD_RUN_OPTIONS_INIT;
@@ -118,9 +120,11 @@ static ferry_status write_result(const reshard_request *r, ferry_reshard *reshar
     options.context                   = &watch;
     work_watch_begin(&watch, "reshard");
     watch.is_json       = r->json;
-    ferry_status status = ferry_reshard_run(reshard, r->out, &options, result_out, error);
+    ferry_status status = ferry_reshard_run(reshard, r->out, &options, &report->result, error);
+    report->has_begun   = watch.phase != NULL; /* it has its place before it reports anything */
     if (status == FERRY_ERR_STOPPED) {
-        fail_run(r, "interrupted"); /* while further signals still change nothing */
+        fail_run(r, "interrupted",
+                 report->has_begun); /* while further signals still change nothing */
     }
     work_watch_end(&watch);
     if (status == FERRY_ERR_STOPPED) {
@@ -145,8 +149,7 @@ static ferry_status work(const reshard_request *r, ferry_reshard *reshard, resha
         return status;
     }
     report->reshard = reshard;
-    status =
-        r->dry_run ? estimate(report, error) : write_result(r, reshard, &report->result, error);
+    status = r->dry_run ? estimate(report, error) : write_result(r, reshard, report, error);
     if (status == FERRY_OK) {
         status = print_report(report, error);
     }
@@ -173,7 +176,7 @@ static int run_request(const reshard_request *r)
         ferry_reshard_create(source, r->to, &r->options, &reshard, &error) != FERRY_OK) {
         status = fail("reshard", error.message);
     } else if (work(r, reshard, &report, &error) != FERRY_OK) {
-        status = fail_run(r, error.message);
+        status = fail_run(r, error.message, report.has_begun);
     }
     ferry_reshard_destroy(reshard);
     ferry_checkpoint_destroy(source);

@@ -33,7 +33,8 @@ typedef struct reshard_report {
     const ferry_reshard    *reshard;
     ferry_checkpoint_totals source;
     ferry_reshard_totals    totals;
-    ferry_reshard_result    result; /* if it was no dry run */
+    ferry_reshard_result    result;    /* if it was no dry run */
+    bool                    has_begun; /* to write it */
     bool                    has_estimate;
     double                  estimate; /* seconds, of a dry run */
 } reshard_report;
