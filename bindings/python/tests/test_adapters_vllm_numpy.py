@@ -173,7 +173,7 @@ class Configs(unittest.TestCase):
             (dict(intermediate_size=18), dict(source_tp=4), "18 rows of the MLP"),
             (dict(n_heads=12, n_kv_heads=6), dict(source_tp=4), "neither divides the other"),
             (dict(vocab_multiple=1), dict(source_tp=4), "padded to 70 rows"),
-            ({}, dict(source_tp=2, source_ranks=[0, 1, 2]), "no multiple of 2"),
+            ({}, dict(source_tp=2, source_ranks=[0, 1, 2]), "not a multiple of 2"),
         )
         for change, how, sentence in rows:
             with self.subTest(sentence), self.assertRaisesRegex(ferry.InvalidInput, sentence):
