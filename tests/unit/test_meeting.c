@@ -145,85 +145,86 @@ static void test_environment_good(void **state)
     clear_environment();
 }
 
+/* What the environment says, and what is wrong with it. */
+static const struct {
+    const char *set;
+    const char *sentence;
+} bad_environments[] = {
+    {"", "nothing says where the other ranks are: RANK and WORLD_SIZE are not set, nor is "
+         "FERRY_RENDEZVOUS, and no PMIx is offered; start with `ferry launch -n N -- PROG`, "
+         "torchrun or mpirun"},
+    {"MASTER_ADDR=a MASTER_PORT=1",
+     "nothing says where the other ranks are: RANK and WORLD_SIZE are not set, nor is "
+     "FERRY_RENDEZVOUS, and no PMIx is offered; start with `ferry launch -n N -- PROG`, "
+     "torchrun or mpirun"},
+    {"RANK=1", "RANK is \"1\", but WORLD_SIZE, MASTER_ADDR, MASTER_PORT are" NEEDS},
+    {"WORLD_SIZE=4", "WORLD_SIZE is \"4\", but RANK, MASTER_ADDR, MASTER_PORT are" NEEDS},
+    {"WORLD_SIZE=1", "WORLD_SIZE is \"1\", but RANK, MASTER_ADDR, MASTER_PORT are" NEEDS},
+    {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a",
+     "RANK is \"1\", WORLD_SIZE is \"4\", MASTER_ADDR is \"a\", but MASTER_PORT is" NEEDS},
+    {"RANK=1 WORLD_SIZE=4 FERRY_PORT=8",
+     "RANK is \"1\", WORLD_SIZE is \"4\", FERRY_PORT is \"8\", but MASTER_ADDR is" NEEDS},
+    {"RANK=5 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
+     "RANK is 5, but WORLD_SIZE is 4: ranks are 0 to 3"},
+    {"RANK=1 WORLD_SIZE=1", "RANK is 1, but WORLD_SIZE is 1: ranks are 0 to 0"},
+    {"RANK=one WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
+     "environment variable RANK is \"one\", which is not a number from 0 to 16777215"},
+    {"RANK=-1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
+     "environment variable RANK is \"-1\", which is not a number from 0 to 16777215"},
+    {"RANK= WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
+     "environment variable RANK is \"\", which is not a number from 0 to 16777215"},
+    {"RANK=0 WORLD_SIZE=0 MASTER_ADDR=a MASTER_PORT=1",
+     "environment variable WORLD_SIZE is \"0\", which is not a number from 1 to 16777216"},
+    {"RANK=0 WORLD_SIZE=4294967297 MASTER_ADDR=a MASTER_PORT=1",
+     "environment variable WORLD_SIZE is \"4294967297\", which is not a number from 1 to "
+     "16777216"},
+    {"RANK=0 WORLD_SIZE=4x MASTER_ADDR=a MASTER_PORT=1",
+     "environment variable WORLD_SIZE is \"4x\", which is not a number from 1 to 16777216"},
+    {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=70000",
+     "environment variable MASTER_PORT is \"70000\", which is not a number from 1 to 65535"},
+    {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=0",
+     "environment variable MASTER_PORT is \"0\", which is not a number from 1 to 65535"},
+    {TORCH " FERRY_PORT=http",
+     "environment variable FERRY_PORT is \"http\", which is not a number from 1 to 65535"},
+    {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=65535 TORCHELASTIC_USE_AGENT_STORE=True",
+     "MASTER_PORT is 65535 and belongs to torchrun's store, and there is no port after it: set "
+     "FERRY_PORT to a free one"},
+    {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a,b MASTER_PORT=1",
+     "environment variable MASTER_ADDR is \"a,b\", which is not a host name or address"},
+    {"RANK=1 WORLD_SIZE=4 MASTER_ADDR= MASTER_PORT=1",
+     "environment variable MASTER_ADDR is \"\", which is not a host name or address"},
+    {TORCH " LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", "LOCAL_RANK is 2, but LOCAL_WORLD_SIZE is 2"},
+    {TORCH " LOCAL_RANK=4", "LOCAL_RANK is 4, but WORLD_SIZE is 4"},
+    {TORCH " LOCAL_WORLD_SIZE=5",
+     "LOCAL_WORLD_SIZE is 5, but WORLD_SIZE is 4: one machine cannot have more ranks than "
+     "there are"},
+    {TORCH " LOCAL_RANK=a",
+     "environment variable LOCAL_RANK is \"a\", which is not a number from 0 to 16777215"},
+    {"FERRY_RENDEZVOUS=/x",
+     "FERRY_RENDEZVOUS is \"/x\", but RANK and WORLD_SIZE are not set: a rank needs both RANK "
+     "and WORLD_SIZE beside it"},
+    {"FERRY_RENDEZVOUS=/x RANK=0",
+     "FERRY_RENDEZVOUS is \"/x\", but WORLD_SIZE is not set: a rank needs both RANK and "
+     "WORLD_SIZE beside it"},
+    {"FERRY_RENDEZVOUS=/x RANK=4 WORLD_SIZE=4", "RANK is 4, but WORLD_SIZE is 4: ranks are 0 to 3"},
+    {"FERRY_RENDEZVOUS= RANK=0 WORLD_SIZE=4",
+     "environment variable FERRY_RENDEZVOUS is set, but empty; unset it instead"},
+};
+
 static void test_environment_bad(void **state)
 {
     (void)state;
-    static const struct {
-        const char *set;
-        const char *sentence;
-    } rows[] = {
-        {"", "nothing says where the other ranks are: RANK and WORLD_SIZE are not set, nor is "
-             "FERRY_RENDEZVOUS, and no PMIx is offered; start with `ferry launch -n N -- PROG`, "
-             "torchrun or mpirun"},
-        {"MASTER_ADDR=a MASTER_PORT=1",
-         "nothing says where the other ranks are: RANK and WORLD_SIZE are not set, nor is "
-         "FERRY_RENDEZVOUS, and no PMIx is offered; start with `ferry launch -n N -- PROG`, "
-         "torchrun or mpirun"},
-        {"RANK=1", "RANK is \"1\", but WORLD_SIZE, MASTER_ADDR, MASTER_PORT are" NEEDS},
-        {"WORLD_SIZE=4", "WORLD_SIZE is \"4\", but RANK, MASTER_ADDR, MASTER_PORT are" NEEDS},
-        {"WORLD_SIZE=1", "WORLD_SIZE is \"1\", but RANK, MASTER_ADDR, MASTER_PORT are" NEEDS},
-        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a",
-         "RANK is \"1\", WORLD_SIZE is \"4\", MASTER_ADDR is \"a\", but MASTER_PORT is" NEEDS},
-        {"RANK=1 WORLD_SIZE=4 FERRY_PORT=8",
-         "RANK is \"1\", WORLD_SIZE is \"4\", FERRY_PORT is \"8\", but MASTER_ADDR is" NEEDS},
-        {"RANK=5 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
-         "RANK is 5, but WORLD_SIZE is 4: ranks are 0 to 3"},
-        {"RANK=1 WORLD_SIZE=1", "RANK is 1, but WORLD_SIZE is 1: ranks are 0 to 0"},
-        {"RANK=one WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable RANK is \"one\", which is not a number from 0 to 16777215"},
-        {"RANK=-1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable RANK is \"-1\", which is not a number from 0 to 16777215"},
-        {"RANK= WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable RANK is \"\", which is not a number from 0 to 16777215"},
-        {"RANK=0 WORLD_SIZE=0 MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable WORLD_SIZE is \"0\", which is not a number from 1 to 16777216"},
-        {"RANK=0 WORLD_SIZE=4294967297 MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable WORLD_SIZE is \"4294967297\", which is not a number from 1 to "
-         "16777216"},
-        {"RANK=0 WORLD_SIZE=4x MASTER_ADDR=a MASTER_PORT=1",
-         "environment variable WORLD_SIZE is \"4x\", which is not a number from 1 to 16777216"},
-        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=70000",
-         "environment variable MASTER_PORT is \"70000\", which is not a number from 1 to 65535"},
-        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=0",
-         "environment variable MASTER_PORT is \"0\", which is not a number from 1 to 65535"},
-        {TORCH " FERRY_PORT=http",
-         "environment variable FERRY_PORT is \"http\", which is not a number from 1 to 65535"},
-        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=65535 TORCHELASTIC_USE_AGENT_STORE=True",
-         "MASTER_PORT is 65535 and belongs to torchrun's store, and there is no port after it: set "
-         "FERRY_PORT to a free one"},
-        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR=a,b MASTER_PORT=1",
-         "environment variable MASTER_ADDR is \"a,b\", which is not a host name or address"},
-        {"RANK=1 WORLD_SIZE=4 MASTER_ADDR= MASTER_PORT=1",
-         "environment variable MASTER_ADDR is \"\", which is not a host name or address"},
-        {TORCH " LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", "LOCAL_RANK is 2, but LOCAL_WORLD_SIZE is 2"},
-        {TORCH " LOCAL_RANK=4", "LOCAL_RANK is 4, but WORLD_SIZE is 4"},
-        {TORCH " LOCAL_WORLD_SIZE=5",
-         "LOCAL_WORLD_SIZE is 5, but WORLD_SIZE is 4: one machine cannot have more ranks than "
-         "there are"},
-        {TORCH " LOCAL_RANK=a",
-         "environment variable LOCAL_RANK is \"a\", which is not a number from 0 to 16777215"},
-        {"FERRY_RENDEZVOUS=/x",
-         "FERRY_RENDEZVOUS is \"/x\", but RANK and WORLD_SIZE are not set: a rank needs both RANK "
-         "and WORLD_SIZE beside it"},
-        {"FERRY_RENDEZVOUS=/x RANK=0",
-         "FERRY_RENDEZVOUS is \"/x\", but WORLD_SIZE is not set: a rank needs both RANK and "
-         "WORLD_SIZE beside it"},
-        {"FERRY_RENDEZVOUS=/x RANK=4 WORLD_SIZE=4",
-         "RANK is 4, but WORLD_SIZE is 4: ranks are 0 to 3"},
-        {"FERRY_RENDEZVOUS= RANK=0 WORLD_SIZE=4",
-         "environment variable FERRY_RENDEZVOUS is set, but empty; unset it instead"},
-    };
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+    for (size_t i = 0; i < COUNT_OF(bad_environments); i++) {
         fy_settings settings = settings_of(1, NULL);
         fy_meeting  meeting  = FY_MEETING_INIT;
         ferry_error error    = {""};
-        set_environment(rows[i].set);
-        check_status(rows[i].set, FERRY_ERR_INVALID_INPUT,
+        set_environment(bad_environments[i].set);
+        check_status(bad_environments[i].set, FERRY_ERR_INVALID_INPUT,
                      fy_meet_environment(&meeting, &settings, &error), &error);
-        if (strcmp(error.message, rows[i].sentence) != 0) {
-            fail_msg("row \"%s\": it says \"%s\"", rows[i].set, error.message);
+        if (strcmp(error.message, bad_environments[i].sentence) != 0) {
+            fail_msg("row \"%s\": it says \"%s\"", bad_environments[i].set, error.message);
         }
-        check_row(rows[i].set, meeting.listener == -1);
+        check_row(bad_environments[i].set, meeting.listener == -1);
     }
     clear_environment();
 }
